@@ -1,0 +1,55 @@
+# KVCR: `make run` shows the main job, `make test` runs every test.
+#
+# Needed first: Go, make and git. Everything else comes with the Go modules.
+
+GO      ?= go
+SHORT   ?=
+OUT     ?= build
+TRACE   ?= $(firstword $(wildcard ../shared/traces/conversation_trace.jsonl) generated)
+VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -X main.version=$(VERSION)
+
+.PHONY: all build run test unit race check fuzz bench lint clean
+
+all: build
+
+build:
+	@mkdir -p $(OUT)
+	$(GO) build -ldflags '$(LDFLAGS)' -o $(OUT)/kvcr ./cmd/kvcr
+
+# The main job: a trace through the engine, every byte checked.
+run: build
+	$(OUT)/kvcr replay --trace $(TRACE) --svg $(OUT)/hit-ratio.svg
+
+test: lint unit race check fuzz
+
+lint:
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'run gofmt -w on these files'; exit 1; }
+	$(GO) vet ./...
+	$(GO) vet -tags kvcr_check ./...
+
+unit:
+	$(GO) test $(SHORT) ./...
+
+# Race builds keep memory in Go's heap, where the race detector sees it.
+race:
+	$(GO) test -race -short ./...
+
+# Checking builds keep books on claims, slots and handles.
+check:
+	$(GO) test -tags kvcr_check -short ./...
+
+# A few seconds of each fuzz target on top of its seeds.
+FUZZTIME ?= 3s
+fuzz:
+	@set -e; for d in $$($(GO) list -f '{{.Dir}}' ./...); do \
+	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$d/*_test.go 2>/dev/null | sed 's/func //'); do \
+	    echo "fuzz $$f ($(FUZZTIME))"; (cd $$d && $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) .) | tail -1; \
+	  done; done
+
+bench: build
+	$(OUT)/kvcr bench engine --quick
+	$(OUT)/kvcr bench replay --quick
+
+clean:
+	rm -rf $(OUT)

@@ -1,0 +1,23 @@
+// Package kvcr keeps key/value cache blocks in reserved memory that Go's
+// garbage collector never sees, and lends them to readers without copying.
+//
+// Open reserves all memory. A Handle, one for each long-lived goroutine, reads
+// and writes one namespace. Get returns a View: the bytes in place, which stay
+// as they are until the View is released, whatever happens to the key.
+//
+// Two verbs write. Set replaces: the last commit wins. Deposit is for content
+// that follows from its key, as KV blocks do: the first commit wins and later
+// ones succeed without a change.
+//
+// What always holds:
+//
+//   - A reader sees only bytes that were written under the whole key it asked
+//     for.
+//   - A View protects its block until Release; no timer takes it away.
+//   - A hit takes no lock, allocates nothing and makes no system call.
+//   - Memory is reserved at Open and never grows. A full cache evicts, or
+//     refuses with ErrFull.
+//   - Every key of a batch gets its own answer with a reason.
+//   - Close returns in bounded time; memory under a View stays mapped until
+//     the View is released.
+package kvcr

@@ -1,0 +1,268 @@
+package kvcr
+
+import (
+	"context"
+	"sync"
+
+	"github.com/kvcr-go/kvcr/internal/blockcopy"
+)
+
+// Status is what Query knows about a key.
+type Status uint8
+
+const (
+	StatusMiss      Status = iota
+	StatusHit              // resident: Get will find it
+	StatusFetching         // on its way
+	StatusFetchable        // a remote source has it
+)
+
+func (s Status) String() string {
+	return [...]string{"miss", "hit", "fetching", "fetchable"}[s]
+}
+
+// Tier says where a block lies, in the ecosystem's words.
+type Tier uint8
+
+const (
+	TierNone   Tier = iota
+	TierDRAM        // our memory
+	TierRemote      // another node's memory
+)
+
+func (t Tier) String() string { return [...]string{"", "DRAM", "REMOTE_G2"}[t] }
+
+// QueryResult is the answer for one key.
+type QueryResult struct {
+	Status Status
+	Tier   Tier
+}
+
+// Query says what is known of each key. It reserves nothing and does not count
+// as an access of the block's policy; a hit may be gone the next moment.
+func (h *Handle) Query(keys [][]byte) []QueryResult {
+	out := make([]QueryResult, len(keys))
+	if h.enter() != nil {
+		return out
+	}
+	defer h.exit()
+	var absent [][]byte
+	var at []int
+	for i, key := range keys {
+		if h.has(key) {
+			out[i] = QueryResult{StatusHit, TierDRAM}
+		} else if h.e.cfg.Remote != nil {
+			absent, at = append(absent, key), append(at, i)
+		}
+	}
+	if len(absent) > 0 {
+		for j, ok := range h.e.cfg.Remote.Query(h.ns.cfg.Name, absent) {
+			if ok && j < len(at) {
+				out[at[j]] = QueryResult{StatusFetchable, TierRemote}
+			}
+		}
+	}
+	return out
+}
+
+// has looks without a trace in counters or recency.
+func (h *Handle) has(key []byte) bool {
+	hash := h.e.hash(key)
+	p := h.ns.part(hash)
+	c, ok, sure := p.Peek(hash, key)
+	if !sure {
+		c, ok = h.ask(p, hash, key)
+	}
+	if ok {
+		p.Release(c)
+	}
+	return ok
+}
+
+// Op is a batch under way. Its methods may be called from any goroutine.
+type Op struct {
+	done   chan struct{}
+	cancel context.CancelFunc
+
+	mu      sync.Mutex // guards what follows
+	results []Result
+	settled []bool
+	left    int
+	ended   bool
+}
+
+func newOp(n int) *Op {
+	return &Op{done: make(chan struct{}), results: make([]Result, n), settled: make([]bool, n), left: n, cancel: func() {}}
+}
+
+// settle gives key i its answer, once, and reports whether this was it.
+func (o *Op) settle(i int, r Result) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.settled[i] {
+		return false
+	}
+	o.settled[i], o.results[i] = true, r
+	if o.left--; o.left == 0 {
+		o.finish()
+	}
+	return true
+}
+
+func (o *Op) finish() {
+	if !o.ended {
+		o.ended = true
+		close(o.done)
+	}
+}
+
+// Done is closed when every key has its answer.
+func (o *Op) Done() <-chan struct{} { return o.done }
+
+// Wait returns the answers, in order of the keys asked, once all are in. When
+// ctx ends first it returns ctx's error and the operation goes on.
+func (o *Op) Wait(ctx context.Context) ([]Result, error) {
+	select {
+	case <-o.done:
+		return o.results, nil
+	default:
+	}
+	select {
+	case <-o.done:
+		return o.results, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Results returns the answers if all are in, else nil.
+func (o *Op) Results() []Result {
+	select {
+	case <-o.done:
+		return o.results
+	default:
+		return nil
+	}
+}
+
+// Prefix is the number of leading keys that succeeded: what of a chain is
+// usable. 0 while the operation runs.
+func (o *Op) Prefix() (n int) {
+	for _, r := range o.Results() {
+		if !r.OK() {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// Abort tells the source to stop and reports whether any key was still open.
+// Open keys end with ReasonAborted; those whose memory the source may still
+// write end when it has let go.
+func (o *Op) Abort() bool {
+	o.mu.Lock()
+	open := o.left > 0
+	o.mu.Unlock()
+	o.cancel()
+	return open
+}
+
+// Fetch makes keys resident and claims them: each successful Result carries a
+// View. Resident keys are answered at once; others are brought by the remote
+// source, if there is one, within Config.OperationTimeout, or answer
+// ReasonMiss.
+func (h *Handle) Fetch(keys [][]byte) *Op {
+	op := newOp(len(keys))
+	if len(keys) == 0 {
+		op.finish()
+		return op
+	}
+	if err := h.enter(); err != nil {
+		return op.fail(resultOf(&OpError{Err: err}).Reason)
+	}
+	defer h.exit()
+	var absent []int
+	for i, key := range keys {
+		if len(key) == 0 || len(key) > MaxKeyBytes {
+			op.settle(i, Result{Reason: ReasonKey})
+		} else if v, ok := h.find(key); ok {
+			op.settle(i, Result{View: v})
+		} else if h.e.cfg.Remote == nil {
+			op.settle(i, Result{Reason: ReasonMiss})
+		} else {
+			absent = append(absent, i)
+		}
+	}
+	if len(absent) > 0 {
+		h.e.fetchRemote(h.ns, op, keys, absent, nil)
+	}
+	return op
+}
+
+// Target is where Deliver copies one block.
+type Target struct {
+	Key []byte
+	// Dst takes the whole block, all pieces one after the other. It must be as
+	// long as the block: another length is ReasonLayout and nothing is written.
+	Dst []byte
+}
+
+// Deliver copies blocks into the caller's memory. Resident blocks are copied
+// before it returns; others are brought by the remote source straight into Dst.
+// Dst of a key without an answer must not be touched: when the operation's time
+// is up, keys whose source still holds Dst are answered only after the source
+// has let go.
+func (h *Handle) Deliver(targets []Target) *Op {
+	op := newOp(len(targets))
+	if len(targets) == 0 {
+		op.finish()
+		return op
+	}
+	if err := h.enter(); err != nil {
+		return op.fail(resultOf(&OpError{Err: err}).Reason)
+	}
+	defer h.exit()
+	var absent []int
+	for i := range targets {
+		t := &targets[i]
+		if len(t.Key) == 0 || len(t.Key) > MaxKeyBytes {
+			op.settle(i, Result{Reason: ReasonKey})
+		} else if v, ok := h.find(t.Key); ok {
+			op.settle(i, h.deliver(&v, t.Dst))
+		} else if h.e.cfg.Remote == nil {
+			op.settle(i, Result{Reason: ReasonMiss})
+		} else {
+			absent = append(absent, i)
+		}
+	}
+	if len(absent) > 0 {
+		keys := make([][]byte, len(targets))
+		for i := range targets {
+			keys[i] = targets[i].Key
+		}
+		h.e.fetchRemote(h.ns, op, keys, absent, targets)
+	}
+	return op
+}
+
+// deliver copies a claimed block and releases it. When checksums are asked for
+// on copying reads, it verifies what it copied.
+func (h *Handle) deliver(v *View, dst []byte) Result {
+	defer v.p.Release(v.c)
+	if v.Len() != len(dst) {
+		return Result{Reason: ReasonLayout}
+	}
+	v.copyTo(dst)
+	if sum, ok := v.p.Sum(v.c); ok && h.ns.cfg.VerifyReads && len(dst) > 4<<10 && blockcopy.Sum(dst) != sum {
+		return Result{Reason: ReasonChecksum}
+	}
+	return Result{}
+}
+
+func (o *Op) fail(why Reason) *Op {
+	for i := range o.results {
+		o.settle(i, Result{Reason: why})
+	}
+	return o
+}

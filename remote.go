@@ -1,0 +1,186 @@
+package kvcr
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// RemoteSource brings blocks that are not resident here. It must not call the
+// engine.
+type RemoteSource interface {
+	// Query reports for each key whether it could be fetched now, from what is
+	// known locally.
+	Query(namespace string, keys [][]byte) []bool
+	// Fetch brings blocks into sink. It returns when it will write no more:
+	// ctx ends at the operation's deadline or abort, and memory that the sink
+	// gave out stays reserved until Fetch has returned. Keys that it neither
+	// commits nor fails answer ReasonSource.
+	Fetch(ctx context.Context, namespace string, keys [][]byte, sink Sink) error
+}
+
+// Sink takes the blocks of one Fetch. Its methods are for the goroutine of
+// Fetch.
+type Sink interface {
+	// Reserve returns the memory for key i, size bytes of it.
+	Reserve(i, size int) ([]byte, error)
+	// Commit ends key i: its bytes are complete.
+	Commit(i int) error
+	// Fail ends key i without a block.
+	Fail(i int, why Reason)
+}
+
+// fetchRemote asks the remote source for the keys numbered in absent. With
+// targets the blocks go to the callers' memory, else into ours.
+func (e *Engine) fetchRemote(ns *namespace, op *Op, keys [][]byte, absent []int, targets []Target) {
+	ctx, cancel := context.WithTimeout(e.background, e.cfg.OperationTimeout)
+	op.cancel = cancel
+	asked := make([][]byte, len(absent))
+	for j, i := range absent {
+		asked[j] = append([]byte(nil), keys[i]...)
+	}
+	s := &sink{e: e, op: op, keys: asked, at: absent, targets: targets, state: make([]sinkState, len(absent)), held: make([]*Reservation, len(absent))}
+	e.work.Add(1)
+	go func() {
+		defer e.work.Done()
+		defer cancel()
+		h, err := e.newHandle(ns)
+		if err != nil {
+			for _, i := range absent {
+				op.settle(i, Result{Reason: ReasonClosed})
+			}
+			return
+		}
+		defer h.Close()
+		s.h = h
+		stop := context.AfterFunc(ctx, func() { s.expire(ctx) })
+		// The source's error is its own log's matter: every key has a reason.
+		_ = e.cfg.Remote.Fetch(ctx, ns.cfg.Name, asked, s)
+		stop()
+		s.end()
+	}()
+}
+
+type sinkState uint8
+
+const (
+	sinkOpen     sinkState = iota // nothing given out
+	sinkReserved                  // the source may be writing
+	sinkEnded
+)
+
+type sink struct {
+	e       *Engine
+	h       *Handle
+	op      *Op
+	keys    [][]byte
+	at      []int // key j is the operation's key at[j]
+	targets []Target
+
+	mu    sync.Mutex // guards state and late
+	state []sinkState
+	late  Reason // what ended the operation early, OK if nothing did
+	held  []*Reservation
+}
+
+func (s *sink) Reserve(j, size int) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j < 0 || j >= len(s.state) || s.state[j] != sinkOpen {
+		return nil, &OpError{Op: "sink reserve", Err: ErrReleased}
+	}
+	if s.late != ReasonOK {
+		return nil, &OpError{Op: "sink reserve", Err: conditions[s.late]}
+	}
+	if s.targets != nil {
+		dst := s.targets[s.at[j]].Dst
+		if len(dst) != size {
+			s.failLocked(j, ReasonLayout)
+			return nil, &OpError{Op: "sink reserve", Err: ErrLayout, Value: size, Limit: len(dst)}
+		}
+		s.state[j] = sinkReserved
+		return dst, nil
+	}
+	r, err := s.h.ReserveDeposit(s.keys[j], size)
+	if err != nil {
+		s.failLocked(j, resultOf(err).Reason)
+		return nil, err
+	}
+	s.state[j], s.held[j] = sinkReserved, r
+	return r.Bytes(), nil
+}
+
+func (s *sink) Commit(j int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j < 0 || j >= len(s.state) || s.state[j] != sinkReserved {
+		return &OpError{Op: "sink commit", Err: ErrReleased}
+	}
+	s.state[j] = sinkEnded
+	i := s.at[j]
+	if s.targets != nil {
+		// The operation's time may be up, but the bytes are there and whole.
+		s.op.settle(i, Result{})
+		return nil
+	}
+	if err := s.held[j].Commit(); err != nil {
+		s.op.settle(i, resultOf(err))
+		return err
+	}
+	if s.late != ReasonOK {
+		return nil // the block stays, its caller has been answered
+	}
+	v, ok := s.h.Get(s.keys[j])
+	if !ok {
+		s.op.settle(i, Result{Reason: ReasonCapacity})
+	} else if !s.op.settle(i, Result{View: v}) {
+		v.Release()
+	}
+	return nil
+}
+
+func (s *sink) Fail(j int, why Reason) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j >= 0 && j < len(s.state) && s.state[j] != sinkEnded {
+		s.failLocked(j, why)
+	}
+}
+
+func (s *sink) failLocked(j int, why Reason) {
+	s.state[j] = sinkEnded
+	if r := s.held[j]; r != nil {
+		r.Abort()
+	}
+	s.op.settle(s.at[j], Result{Reason: why})
+}
+
+// expire answers what may be answered when time is up or the caller aborts.
+func (s *sink) expire(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.late = ReasonAborted
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		s.late = ReasonTimeout
+	}
+	for j, st := range s.state {
+		if st == sinkOpen || st == sinkReserved && s.targets == nil {
+			s.op.settle(s.at[j], Result{Reason: s.late})
+		}
+	}
+}
+
+// end answers the rest once the source has returned and writes no more.
+func (s *sink) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	why := s.late
+	if why == ReasonOK {
+		why = ReasonSource
+	}
+	for j, st := range s.state {
+		if st != sinkEnded {
+			s.failLocked(j, why)
+		}
+	}
+}

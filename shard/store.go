@@ -1,0 +1,112 @@
+package shard
+
+import (
+	"github.com/kvcr-go/kvcr/arena"
+)
+
+// Shape says what memory a block needs: the pools of a layout, or Size bytes
+// of size classes. With a one-piece layout Size is the length within the slot.
+type Shape struct {
+	Size   int
+	Layout uint16
+}
+
+// store is the payload memory of a shard. Token holder only.
+type store struct {
+	pools   []*arena.Slots
+	bases   []arena.Off
+	classes *arena.Classes
+	size    int64
+}
+
+func newStore(c *Config, table arena.Off) store {
+	st := store{size: c.PayloadBytes}
+	if len(c.Pools) == 0 {
+		st.classes = arena.NewClasses(c.Payload, c.PayloadOff, c.PayloadBytes, c.Meta, table, c.MaxValue)
+		return st
+	}
+	at := c.PayloadOff
+	for _, p := range c.Pools {
+		st.pools = append(st.pools, arena.NewSlots(c.Payload, at, p.SlotBytes, p.Slots))
+		st.bases = append(st.bases, at)
+		at += arena.Off(int64(p.SlotBytes) * int64(p.Slots))
+	}
+	return st
+}
+
+// alloc takes a slot of a pool, or n bytes of the size classes (pool -1).
+func (st *store) alloc(pool, n int, owner uint32) (arena.Off, bool) {
+	if st.classes != nil {
+		return st.classes.Alloc(max(n, 1), owner)
+	}
+	slot, ok := st.pools[pool].Alloc()
+	if !ok {
+		return 0, false
+	}
+	return st.pools[pool].Off(slot), true
+}
+
+func (st *store) release(pool int, off arena.Off, n int) {
+	if st.classes != nil {
+		st.classes.Free(off, max(n, 1))
+		return
+	}
+	p := st.pools[pool]
+	p.Free(uint32(uint64(off-st.bases[pool]) / uint64(p.SlotBytes())))
+}
+
+func (st *store) free() []int64 {
+	if st.classes != nil {
+		return []int64{st.classes.FreeBytes()}
+	}
+	out := make([]int64, len(st.pools))
+	for i, p := range st.pools {
+		out[i] = int64(p.FreeCount()) * int64(p.SlotBytes())
+	}
+	return out
+}
+
+// pieceLen is the length of the i-th piece of a block of several: whole slots.
+func (st *store) slotBytes(pool int) int { return st.pools[pool].SlotBytes() }
+
+// layouts are the piece lists that deposits have named, numbered: what a
+// command carries instead of a list. They are few and never removed.
+type layouts struct{ lists [][]uint8 }
+
+// maxLayouts bounds the table; an engine uses a handful.
+const maxLayouts = 1024
+
+func (l *layouts) get(n uint16) ([]uint8, bool) {
+	if int(n) >= len(l.lists) {
+		return nil, false
+	}
+	return l.lists[n], true
+}
+
+func (l *layouts) add(pools []uint8) (uint16, bool) {
+	for i, have := range l.lists {
+		if string(have) == string(pools) {
+			return uint16(i), true
+		}
+	}
+	if len(l.lists) == maxLayouts {
+		return 0, false
+	}
+	l.lists = append(l.lists, append([]uint8(nil), pools...))
+	return uint16(len(l.lists) - 1), true
+}
+
+// Layout returns the number of a piece list, for Shape. It fails when a pool
+// does not exist or the table is full.
+func (s *Shard) Layout(pools []uint8) (n uint16, ok bool) {
+	if len(pools) == 0 || len(pools) > MaxPieces {
+		return 0, false
+	}
+	for _, p := range pools {
+		if int(p) >= len(s.store.pools) {
+			return 0, false
+		}
+	}
+	s.Do(func() { n, ok = s.layouts.add(pools) })
+	return n, ok
+}

@@ -1,0 +1,354 @@
+package shard
+
+import (
+	"github.com/kvcr-go/kvcr/internal/blockcopy"
+)
+
+// What a handle does to a shard, through its lane.
+
+// inPlace is the largest value copied under the token: one hold for reserve,
+// copy and commit. Larger ones are copied between two holds.
+const inPlace = 4 << 10
+
+// Put describes one write.
+type Put struct {
+	Hash uint64
+	Key  []byte
+	// Value, or Pieces of a block of several (whole slots, in order of Layout).
+	Value  []byte
+	Pieces [][]byte
+	Shape  Shape
+	// Set replaces; otherwise deposit: the first commit wins.
+	Set bool
+	// NoEvict leaves the caller with a claim and a hold.
+	NoEvict bool
+	Sum     bool // carry a checksum
+	// Chain: the resident parent (claimed by the caller), blocks of the whole
+	// chain, whether this is its last one, and whether the parent it names is
+	// missing.
+	Parent      Claim
+	ChainLen    uint32
+	Tail        bool
+	Unreachable bool
+	// Follows: the parent is the block before this one in the same call. Member:
+	// part of the group whose leader is the next Put that is not a Member.
+	Follows, Member bool
+}
+
+// Outcome of one write.
+type Outcome struct {
+	Reason Reason
+	Old    bool  // the key was resident: a deposit changed nothing, a set replaced its value
+	Claim  Claim // with NoEvict
+}
+
+func (p *Put) flags() (f uint8) {
+	set := func(on bool, bit uint8) {
+		if on {
+			f |= bit
+		}
+	}
+	set(p.Set, flagSet)
+	set(p.NoEvict, flagNoEvict)
+	set(p.Tail, flagTail)
+	set(p.Unreachable, flagUnreachable)
+	set(p.Follows, flagFollows)
+	set(p.Member, flagMember)
+	return f
+}
+
+func (p *Put) commit(id uint32) request {
+	return request{
+		op: opCommit, flags: p.flags(), layout: p.Shape.Layout, chain: p.ChainLen, hash: p.Hash,
+		id: id, parent: p.Parent.id, size: uint32(p.Shape.Size), keyLen: uint32(len(p.Key)),
+	}
+}
+
+// Put writes one block: reserve, copy, commit. reads is the number of lookups
+// that the handle has made here since its last command.
+func (l *Lane) Put(p *Put, reads uint32) Outcome {
+	s := l.s
+	if p.Shape.Size <= inPlace && p.Pieces == nil && l.enter() {
+		var out reply
+		s.tick(reads + 1)
+		s.closeRun(&l.run)
+		if s.closed {
+			out.reason = Closed
+		} else if p.Set && !p.NoEvict && s.overwrite(p) {
+			out.old = true
+		} else if out.id, out.reason = s.reserve(p.Shape, len(p.Key)); out.reason == OK {
+			s.fill(out.id, p)
+			r := p.commit(out.id)
+			out = s.commit(&l.run, &r)
+		}
+		s.unlock(helpBudget)
+		return l.outcome(p, out)
+	}
+	id, why := l.reserve(p.Shape, len(p.Key), reads)
+	if why != OK {
+		return Outcome{Reason: why}
+	}
+	s.fill(id, p)
+	r := p.commit(id)
+	return l.outcome(p, l.commit(&r))
+}
+
+func (l *Lane) outcome(p *Put, r reply) Outcome {
+	o := Outcome{Reason: r.reason, Old: r.old}
+	if p.NoEvict && r.reason == OK {
+		o.Claim = l.s.ledger.note(Claim{id: r.id, lead: r.id})
+	}
+	return o
+}
+
+// reserve takes a record from the magazine or from the shard.
+func (l *Lane) reserve(sh Shape, keyLen int, reads uint32) (uint32, Reason) {
+	if l.s.recall.Load() {
+		l.Recall()
+		l.s.recall.Store(false)
+	}
+	if l.magN > 0 && l.magShape == sh && l.magKey == keyLen && !l.s.token.free() {
+		l.magN--
+		return l.mag[l.magN], OK
+	}
+	reqs := [1]request{{op: opReserve, size: uint32(sh.Size), layout: sh.Layout, keyLen: uint32(keyLen), reads: reads}}
+	var out [1]reply
+	l.do(reqs[:], out[:])
+	return out[0].id, out[0].reason
+}
+
+// commit sends one commit; when it has to go through the ring, the completion
+// brings a record for the magazine.
+func (l *Lane) commit(r *request) reply {
+	r.reads = 1 // the deposit itself is an access
+	var out [1]reply
+	if l.enter() {
+		out[0] = l.exec(r)
+		l.s.unlock(helpBudget)
+		return out[0]
+	}
+	sh := Shape{Size: int(r.size), Layout: r.layout}
+	if r.flags&flagMember == 0 && r.size <= magazineBytes && (l.magN == 0 || l.magShape == sh && l.magKey == int(r.keyLen) && l.magN < magazine) {
+		r.flags |= flagRefill
+	}
+	l.queue([]request{*r}, out[:])
+	if out[0].refill != 0 {
+		l.mag[l.magN], l.magShape, l.magKey = out[0].refill, sh, int(r.keyLen)
+		l.magN++
+	}
+	return out[0]
+}
+
+// fill copies key and payload into a FILLING record. The record's reserver
+// only; takes no token.
+func (s *Shard) fill(id uint32, p *Put) {
+	s.writeKey(id, p.Key)
+	switch {
+	case p.Pieces != nil:
+		s.fillPieces(id, p)
+	case p.Sum:
+		s.setSum(id, blockcopy.CopySum(s.Bytes(Claim{id: id}), p.Value))
+	default:
+		blockcopy.Copy(s.Bytes(Claim{id: id}), p.Value)
+	}
+}
+
+func (s *Shard) fillPieces(id uint32, p *Put) {
+	for i, b := range p.Pieces {
+		dst, _ := s.Piece(Claim{id: id}, i)
+		blockcopy.Copy(dst, b)
+	}
+	if p.Sum {
+		s.setSum(id, s.sumPieces(id))
+	}
+}
+
+func (s *Shard) sumPieces(id uint32) uint64 {
+	var sum blockcopy.Summer
+	sum.Reset()
+	for i := range s.hot[id].desc.pieces() {
+		b, _ := s.Piece(Claim{id: id}, i)
+		sum.Update(b)
+	}
+	return sum.Sum64()
+}
+
+func (s *Shard) setSum(id uint32, sum uint64) {
+	s.cold[id].sum = sum
+	s.hot[id].desc |= sumFlag
+}
+
+func (s *Shard) writeKey(id uint32, key []byte) {
+	h := &s.hot[id]
+	n := copy(h.key[:], key)
+	if n < len(key) {
+		copy(s.longTail(id, h.desc), key[n:])
+	}
+}
+
+// PutRun writes the blocks of one deposit: chains and groups. All memory is
+// reserved first, so a deposit never evicts its own blocks; when it runs out,
+// the blocks so far are written and the rest is refused. It returns how many
+// lookups it has reported.
+func (l *Lane) PutRun(puts []Put, outs []Outcome, reads uint32) {
+	s := l.s
+	reqs := make([]request, len(puts))
+	reps := make([]reply, len(puts))
+	for i := range puts {
+		p := &puts[i]
+		reqs[i] = request{op: opReserve, size: uint32(p.Shape.Size), layout: p.Shape.Layout, keyLen: uint32(len(p.Key))}
+	}
+	reqs[0].reads = reads
+	l.do(reqs, reps)
+	n := len(puts)
+	for i := range reps {
+		if reps[i].reason != OK {
+			n = i
+			break
+		}
+	}
+	for n > 0 && puts[n-1].Member {
+		n-- // no group in part
+	}
+	var spare []request
+	for i := n; i < len(puts); i++ {
+		outs[i].Reason = Capacity
+		if reps[i].reason == OK {
+			spare = append(spare, request{op: opAbort, id: reps[i].id})
+		} else {
+			outs[i].Reason = reps[i].reason
+		}
+	}
+	for i := range n {
+		s.fill(reps[i].id, &puts[i])
+		reqs[i] = puts[i].commit(reps[i].id)
+		reqs[i].reads = 1
+		if i < n-1 {
+			reqs[i].flags |= flagMore
+		}
+	}
+	all := append(reqs[:n:n], spare...)
+	done := make([]reply, len(all))
+	l.do(all, done)
+	for i := range n {
+		outs[i] = l.outcome(&puts[i], done[i])
+	}
+}
+
+// Reserve takes memory for one block that the caller will fill in place.
+func (l *Lane) Reserve(key []byte, sh Shape, reads uint32) (Reserved, Reason) {
+	id, why := l.reserve(sh, len(key), reads)
+	if why != OK {
+		return Reserved{}, why
+	}
+	l.s.writeKey(id, key)
+	return Reserved{id: id}, OK
+}
+
+// Reserved is a record in state FILLING, its reserver's until Commit or Abort.
+type Reserved struct{ id uint32 }
+
+// Claim lets the reserver reach the pieces as a reader would.
+func (r Reserved) Claim() Claim { return Claim{id: r.id} }
+
+// CommitReserved links a record that the caller has filled. p gives hash and
+// flags; its value is not used.
+func (l *Lane) CommitReserved(r Reserved, p *Put) Outcome {
+	if p.Sum {
+		l.s.setSum(r.id, l.s.sumPieces(r.id))
+	}
+	req := p.commit(r.id)
+	return l.outcome(p, l.commit(&req))
+}
+
+// Abort gives a reservation back.
+func (l *Lane) Abort(r Reserved) {
+	var out [1]reply
+	l.do([]request{{op: opAbort, id: r.id}}, out[:])
+}
+
+// Delete removes a key; Miss when it is not here.
+func (l *Lane) Delete(hash uint64, key []byte, reads uint32) Reason {
+	l.key = key
+	var out [1]reply
+	l.do([]request{{op: opDelete, hash: hash, reads: reads}}, out[:])
+	l.key = nil
+	return out[0].reason
+}
+
+// Ask claims a key's block by way of the token holder, for a reader whose
+// probes kept failing.
+func (l *Lane) Ask(hash uint64, key []byte, reads uint32) (Claim, bool) {
+	l.key = key
+	var out [1]reply
+	l.do([]request{{op: opClaim, hash: hash, reads: reads}}, out[:])
+	l.key = nil
+	if out[0].reason != OK {
+		return Claim{}, false
+	}
+	c := Claim{id: out[0].id, lead: out[0].id}
+	if w := l.s.hot[c.id].word.Load(); stateOf(w) == member {
+		c.lead = pinsOf(w)
+	}
+	l.s.touch(c.lead)
+	return l.s.ledger.note(c), true
+}
+
+// Unhold ends a no_evict hold and its claim.
+func (s *Shard) Unhold(c Claim) error {
+	if c.lead == 0 || !s.ledger.strike(c) {
+		return ErrReleased
+	}
+	s.Do(func() {
+		if s.held[c.lead] != 0 {
+			s.unhold(c.lead)
+		}
+	})
+	s.unclaim(c.lead)
+	return nil
+}
+
+// Drain closes the shard: no command succeeds after it and every resident block
+// is retired. What readers still claim or writers still fill lives on until
+// Lingering says 0.
+func (s *Shard) Drain() {
+	s.Do(func() {
+		s.closed = true
+		s.closeRun(nil)
+		s.sink = nil
+		s.takeReturned()
+		gone := s.freeRecords
+		for id := uint32(1); id <= s.freshRec; id++ {
+			if pins, ok := s.hot[id].word.retire(true); ok && pins == 0 {
+				gone += 1 + s.members(id)
+			}
+		}
+		s.lingering = int(s.freshRec) - gone
+	})
+}
+
+// Lingering is how many records of a drained shard are still in somebody's
+// hands. A record counts until its last releaser has touched it for the last
+// time, so at 0 the memory may go. One caller at a time.
+func (s *Shard) Lingering() int {
+	for id := s.returned.Swap(0); id != 0; id = uint32(s.cold[id].sum) {
+		s.lingering -= 1 + s.members(id)
+	}
+	return s.lingering
+}
+
+// members is the number of other records in the group that id leads.
+func (s *Shard) members(id uint32) (n int) {
+	for m := s.cold[id].group; m != 0; m = s.cold[m].group {
+		n++
+	}
+	return n
+}
+
+// Abandon gives a reservation back after the shard was drained.
+func (s *Shard) Abandon(r Reserved) {
+	s.cold[r.id].group = 0
+	w := &s.hot[r.id].word
+	w.Store(nextFree(w.Load()))
+	s.pushReturned(r.id)
+}
