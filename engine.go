@@ -127,6 +127,11 @@ func (e *Engine) build() error {
 			return fmt.Errorf("kvcr: open: namespace %q: %w", ns.cfg.Name, err)
 		}
 	}
+	if limit, source := arena.MemoryLimit(); e.cfg.Capacity+metaBytes > limit {
+		return &ConfigError{"Capacity", e.cfg.Capacity,
+			fmt.Sprintf("with %d bytes of metadata more than the %d bytes of %s", metaBytes, limit, source),
+			"lower it, or lower MaxBlocks, or raise MeanValue"}
+	}
 	var err error
 	if e.meta, err = arena.Map(arena.Options{Name: "meta", Size: metaBytes, NUMA: e.cfg.Memory.NUMA, Lock: e.cfg.Memory.Lock}); err != nil {
 		return fmt.Errorf("kvcr: open: metadata: %w", err)
