@@ -26,6 +26,7 @@ type Lane struct {
 	magN     int
 	magShape Shape
 	magKey   int
+	recalls  uint32 // of the shard's, answered
 }
 
 // laneSlots is the depth of a lane's rings: a batch of 64 in flight.
@@ -69,7 +70,7 @@ func (l *Lane) Recall() {
 		for _, id := range l.mag[:l.magN] {
 			l.s.abort(id)
 		}
-		l.s.inMagazines -= l.magN
+		l.s.inMagazines.Add(-int32(l.magN))
 		l.magN = 0
 	})
 }

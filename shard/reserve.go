@@ -37,8 +37,8 @@ func (s *Shard) reserve(sh Shape, keyLen int) (uint32, Reason) {
 		if victims == maxVictims || !s.makeRoom(sh.Size, lacks, victims) {
 			own.Add64(&s.stats.Refused, 1)
 			s.pressure(true)
-			if s.inMagazines > 0 {
-				s.recall.Store(true)
+			if s.inMagazines.Load() > 0 {
+				s.recalls.Add(1)
 			}
 			return 0, Capacity
 		}
@@ -170,14 +170,14 @@ func (s *Shard) abort(id uint32) {
 // refill reserves a record for a lane's magazine, within the sixteenth of the
 // records that magazines may hold, 0 otherwise.
 func (s *Shard) refill(sh Shape, keyLen int) uint32 {
-	if s.inMagazines >= s.cfg.Records/16 || s.closed {
+	if int(s.inMagazines.Load()) >= s.cfg.Records/16 || s.closed {
 		return 0
 	}
 	id, r := s.reserve(sh, keyLen)
 	if r != OK {
 		return 0
 	}
-	s.inMagazines++
+	s.inMagazines.Add(1)
 	return id
 }
 

@@ -54,10 +54,10 @@ type Shard struct {
 	scan                   uint32 // where anyVictim goes on
 	one                    [1]evict.Insert
 
-	inMagazines int
-	recall      atomic.Bool
-	pressed     []bool  // pools under their watermark, already reported
-	heldBytes   []int64 // bytes under no_evict holds, by pool
+	inMagazines atomic.Int32  // records that lanes hold ahead
+	recalls     atomic.Uint32 // counts the calls for magazines to come back
+	pressed     []bool        // pools under their watermark, already reported
+	heldBytes   []int64       // bytes under no_evict holds, by pool
 
 	returned atomic.Uint32 // the return stack: records freed by their last reader
 	sink     func(Change)

@@ -103,12 +103,13 @@ func (l *Lane) outcome(p *Put, r reply) Outcome {
 
 // reserve takes a record from the magazine or from the shard.
 func (l *Lane) reserve(sh Shape, keyLen int, reads uint32) (uint32, Reason) {
-	if l.s.recall.Load() {
+	if n := l.s.recalls.Load(); n != l.recalls {
+		l.recalls = n
 		l.Recall()
-		l.s.recall.Store(false)
 	}
 	if l.magN > 0 && l.magShape == sh && l.magKey == keyLen && !l.s.token.free() {
 		l.magN--
+		l.s.inMagazines.Add(-1)
 		return l.mag[l.magN], OK
 	}
 	reqs := [1]request{{op: opReserve, size: uint32(sh.Size), layout: sh.Layout, keyLen: uint32(keyLen), reads: reads}}
