@@ -43,7 +43,7 @@ type Engine struct {
 type engineState int
 
 const (
-	open engineState = iota
+	serving engineState = iota
 	closing
 	lingering // closed, but memory is in use
 	gone
@@ -324,7 +324,7 @@ func (e *Engine) unmap() {
 	for _, ns := range e.list {
 		ns.unmapped.Store(true)
 		for _, p := range ns.parts {
-			if e.state == open {
+			if e.state == serving {
 				p.Stop() // Open failed half way
 			}
 		}

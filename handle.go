@@ -166,7 +166,10 @@ func (h *Handle) Get(key []byte) (View, bool) {
 // find is Get between enter and exit.
 func (h *Handle) find(key []byte) (View, bool) {
 	hash := h.e.hash(key)
-	p := h.ns.part(hash)
+	return h.findIn(h.ns.part(hash), hash, key)
+}
+
+func (h *Handle) findIn(p *part, hash uint64, key []byte) (View, bool) {
 	h.hs.reads[p.i]++
 	c, ok, sure := p.Find(hash, key)
 	if !sure {
@@ -197,7 +200,14 @@ func (h *Handle) CopyTo(dst, key []byte) (n int, ok bool) {
 		return 0, false
 	}
 	defer h.exit()
-	v, ok := h.find(key)
+	hash := h.e.hash(key)
+	p := h.ns.part(hash)
+	if n, ok = p.TryCopy(hash, key, dst); ok {
+		h.hs.reads[p.i]++
+		own.Add64(&h.hs.counts.hits, 1)
+		return n, true
+	}
+	v, ok := h.findIn(p, hash, key)
 	if !ok {
 		return 0, false
 	}

@@ -26,6 +26,8 @@ type Shard struct {
 	meta    *arena.Arena
 	hash    func([]byte) uint64
 	helped  bool
+	slots   []byte // the only pool's memory, for fetchAhead
+	stride  uint64 // bytes of its slots, 0 for none
 
 	_   [64]byte
 	now atomic.Uint32 // access tick: written by the token holder, read by every hit
@@ -119,6 +121,10 @@ func New(c Config) (*Shard, error) {
 		s.side = arena.NewClasses(c.Meta, c.MetaOff+p.Side, p.SideBytes, c.Meta, sideTable, MaxKey+MaxPieces*pieceBytes)
 	}
 	s.store = newStore(&c, c.MetaOff+p.Table)
+	if len(c.Pools) == 1 && int(c.Pools[0].Slots) >= c.Records {
+		s.slots = c.Payload.Bytes(c.PayloadOff, c.Pools[0].SlotBytes*int(c.Pools[0].Slots))
+		s.stride = uint64(c.Pools[0].SlotBytes)
+	}
 	s.layouts.add([]uint8{0}) // layout 0: one piece, of the first pool or of the size classes
 	var err error
 	if s.policy, err = c.NewPolicy(arena.Cast[evict.Node](c.Meta, c.MetaOff+p.Nodes, c.Records+1), blocks{s}, c.Seed); err != nil {
