@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// env is what commands may use of the outside; tests give their own.
+type env struct {
+	ctx            context.Context
+	stdout, stderr io.Writer
+	environ        []string
+}
+
+func (e *env) printf(format string, args ...any) { fmt.Fprintf(e.stdout, format, args...) }
+
+func (e *env) getenv(name string) string {
+	for _, kv := range e.environ {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+type cli struct {
+	Replay  replayCmd  `cmd:"" help:"Send a trace through the engine and check every byte."`
+	Bench   benchCmd   `cmd:"" help:"Measure beside other caches, queues and policies."`
+	Doctor  doctorCmd  `cmd:"" help:"Say what this machine gives and what to change."`
+	Config  configCmd  `cmd:"" help:"Print every effective setting and its source."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+}
+
+// usageError is a mistake in how the command was called: exit code 2.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(&env{ctx, os.Stdout, os.Stderr, os.Environ()}, os.Args[1:]))
+}
+
+// run parses and executes one command line and returns the exit code.
+func run(e *env, args []string) (code int) {
+	type exit int
+	defer func() {
+		// kong ends after --help by calling Exit; nothing else panics with this.
+		if x, ok := recover().(exit); ok {
+			code = int(x)
+		}
+	}()
+	var c cli
+	parser, err := kong.New(&c,
+		kong.Name("kvcr"),
+		kong.Description("KVCR keeps KV-cache blocks in reserved memory and lends them without copying."),
+		kong.Writers(e.stdout, e.stderr),
+		kong.Exit(func(n int) { panic(exit(n)) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Bind(e))
+	if err != nil {
+		panic(err) // the command tree is wrong: ours
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	kctx, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(e.stderr, "kvcr: %v\n", err)
+		return 2
+	}
+	if err := kctx.Run(); err != nil {
+		fmt.Fprintf(e.stderr, "kvcr: %v\n", err)
+		if errors.As(err, &usageError{}) {
+			return 2
+		}
+		return 1
+	}
+	return 0
+}
