@@ -1,0 +1,6 @@
+//go:build !race
+
+package arena
+
+// onHeap: see map_race.go.
+const onHeap = false

@@ -1,0 +1,5 @@
+//go:build !kvcr_check && !race
+
+package blockcopy
+
+const checking = false

@@ -1,0 +1,48 @@
+package blockcopy
+
+import (
+	"github.com/zeebo/xxh3"
+)
+
+// Sum returns the payload checksum of b: XXH3-64, seed 0, default secret (see
+// the package comment). It does not allocate or keep b; from 256 KiB on it
+// yields the processor now and then.
+func Sum(b []byte) uint64 {
+	raceRead(b)
+	if len(b) <= Chunk {
+		return xxh3.Hash(b)
+	}
+	return sumLong(b)
+}
+
+// Summer computes Sum of bytes that arrive in pieces. The zero Summer has
+// seen no bytes. It is a value of about 1.2 KiB without pointers into the
+// bytes it has seen; it never allocates, and is for one goroutine at a time.
+type Summer struct{ h xxh3.Hasher }
+
+// Reset forgets all bytes seen.
+func (s *Summer) Reset() { s.h.Reset() }
+
+// Update appends p to the bytes summed. The order of calls matters, where
+// the bytes are cut does not. It does not keep p.
+func (s *Summer) Update(p []byte) {
+	raceRead(p)
+	var pc pacer
+	for len(p) > Chunk {
+		s.h.Write(p[:Chunk])
+		p = p[Chunk:]
+		pc.did(Chunk)
+	}
+	s.h.Write(p)
+}
+
+// Sum64 returns the sum of the bytes seen so far; more may follow.
+func (s *Summer) Sum64() uint64 { return s.h.Sum64() }
+
+// sumPortable is sumLong where there is no assembly of ours: the library's
+// streaming form, in steps that can be interrupted.
+func sumPortable(b []byte) uint64 {
+	var s Summer
+	s.Update(b)
+	return s.Sum64()
+}
