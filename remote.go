@@ -26,7 +26,8 @@ type Sink interface {
 	Reserve(i, size int) ([]byte, error)
 	// Commit ends key i: its bytes are complete.
 	Commit(i int) error
-	// Fail ends key i without a block.
+	// Fail ends key i without a block. ReasonOK is no reason and means
+	// ReasonSource.
 	Fail(i int, why Reason)
 }
 
@@ -39,21 +40,25 @@ func (e *Engine) fetchRemote(ns *namespace, op *Op, keys [][]byte, absent []int,
 	for j, i := range absent {
 		asked[j] = append([]byte(nil), keys[i]...)
 	}
-	s := &sink{e: e, op: op, keys: asked, at: absent, targets: targets, state: make([]sinkState, len(absent)), held: make([]*Reservation, len(absent))}
+	s := &sink{e: e, ctx: ctx, op: op, keys: asked, at: absent, targets: targets, state: make([]sinkState, len(absent)), held: make([]*Reservation, len(absent))}
 	e.work.Add(1)
 	go func() {
 		defer e.work.Done()
 		defer cancel()
 		h, err := e.newHandle(ns)
 		if err != nil {
+			why := ReasonCapacity // of handles
+			if errors.Is(err, ErrClosed) {
+				why = ReasonClosed
+			}
 			for _, i := range absent {
-				op.settle(i, Result{Reason: ReasonClosed})
+				op.settle(i, Result{Reason: why})
 			}
 			return
 		}
 		defer h.Close()
 		s.h = h
-		stop := context.AfterFunc(ctx, func() { s.expire(ctx) })
+		stop := context.AfterFunc(ctx, s.expire)
 		// The source's error is its own log's matter: every key has a reason.
 		_ = e.cfg.Remote.Fetch(ctx, ns.cfg.Name, asked, s)
 		stop()
@@ -71,6 +76,7 @@ const (
 
 type sink struct {
 	e       *Engine
+	ctx     context.Context
 	h       *Handle
 	op      *Op
 	keys    [][]byte
@@ -89,6 +95,7 @@ func (s *sink) Reserve(j, size int) ([]byte, error) {
 	if j < 0 || j >= len(s.state) || s.state[j] != sinkOpen {
 		return nil, &OpError{Op: "sink reserve", Err: ErrReleased}
 	}
+	s.expireLocked() // the operation may have ended this moment
 	if s.late != ReasonOK {
 		return nil, &OpError{Op: "sink reserve", Err: conditions[s.late]}
 	}
@@ -142,6 +149,9 @@ func (s *sink) Commit(j int) error {
 func (s *sink) Fail(j int, why Reason) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if why == ReasonOK {
+		why = ReasonSource
+	}
 	if j >= 0 && j < len(s.state) && s.state[j] != sinkEnded {
 		s.failLocked(j, why)
 	}
@@ -156,11 +166,19 @@ func (s *sink) failLocked(j int, why Reason) {
 }
 
 // expire answers what may be answered when time is up or the caller aborts.
-func (s *sink) expire(ctx context.Context) {
+func (s *sink) expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.expireLocked()
+}
+
+func (s *sink) expireLocked() {
+	err := s.ctx.Err()
+	if err == nil || s.late != ReasonOK {
+		return
+	}
 	s.late = ReasonAborted
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if errors.Is(err, context.DeadlineExceeded) {
 		s.late = ReasonTimeout
 	}
 	for j, st := range s.state {
@@ -170,10 +188,12 @@ func (s *sink) expire(ctx context.Context) {
 	}
 }
 
-// end answers the rest once the source has returned and writes no more.
+// end answers the rest once the source has returned and writes no more. A
+// source that obeys ctx may be here before expire is.
 func (s *sink) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.expireLocked()
 	why := s.late
 	if why == ReasonOK {
 		why = ReasonSource

@@ -39,7 +39,7 @@ func (s *Shard) commit(ru *run, r *request) reply {
 	}
 	out := s.link(ru, r)
 	if out.reason == OK && r.flags&flagNoEvict != 0 {
-		s.hold(out.id)
+		s.hold(s.lead(out.id))
 	}
 	s.follow(ru, 0)
 	if r.flags&flagMore == 0 {
@@ -48,7 +48,7 @@ func (s *Shard) commit(ru *run, r *request) reply {
 	}
 	s.open = ru
 	if out.reason == OK {
-		s.follow(ru, out.id)
+		s.follow(ru, s.lead(out.id))
 	}
 	return out
 }
@@ -99,8 +99,8 @@ func (s *Shard) link(ru *run, r *request) reply {
 		return reply{reason: why}
 	}
 	old, entry := s.index.lookup(r.hash, func(at uint32) bool { return s.keyIs(at, s.keyOf(id)) })
-	if old != 0 && r.flags&flagSet == 0 {
-		if !s.sameShape(old, id) {
+	if whole, same := s.resident(old, id, members, hashes); whole && r.flags&flagSet == 0 {
+		if !same {
 			return giveUp(Layout)
 		}
 		giveUp(OK)
@@ -113,9 +113,10 @@ func (s *Shard) link(ru *run, r *request) reply {
 			}
 		}
 		if parent := s.parentOf(ru, r); parent != 0 {
+			s.list(ru) // the parent may be of this run, and the policy must know it
 			s.relink(leader, parent)
 		}
-		return reply{id: leader, old: true}
+		return reply{id: old, old: true}
 	}
 	parent := s.parentOf(ru, r)
 	ins := evict.Insert{
@@ -139,6 +140,10 @@ func (s *Shard) link(ru *run, r *request) reply {
 		if at != 0 {
 			s.retire(s.lead(at), evict.Replaced, true)
 		}
+	}
+	if s.parentOf(ru, r) != parent {
+		// The parent was part of what this group replaces.
+		parent, ins.Parent, ins.Unreachable = 0, 0, true
 	}
 	if old != 0 {
 		s.publish(id, r)
@@ -244,10 +249,28 @@ func (s *Shard) lead(id uint32) uint32 {
 	return id
 }
 
+// resident reports whether all that a deposit brings is there already: old, the
+// block for the key of id, and each of members in old's own group. same is
+// false when a shape differs.
+func (s *Shard) resident(old, id uint32, members []uint32, hashes []uint64) (whole, same bool) {
+	if old == 0 {
+		return false, false
+	}
+	same = s.sameShape(old, id)
+	for i, m := range members {
+		at, _ := s.index.lookup(hashes[i], func(at uint32) bool { return s.keyIs(at, s.keyOf(m)) })
+		if at == 0 || s.lead(at) != s.lead(old) {
+			return false, false
+		}
+		same = same && s.sameShape(at, m)
+	}
+	return true, same
+}
+
 // sameShape reports whether two records have the same pieces and length.
 func (s *Shard) sameShape(a, b uint32) bool {
 	da, db := s.hot[a].desc, s.hot[b].desc
-	if da.pieces() != db.pieces() || da.pool() != db.pool() || s.hot[a].size != s.hot[b].size {
+	if da.pieces() != db.pieces() || s.store.classes == nil && da.pool() != db.pool() || s.hot[a].size != s.hot[b].size {
 		return false
 	}
 	n := da.pieces() - 1

@@ -33,6 +33,7 @@ func (s *Shard) overwrite(p *Put) bool {
 	if p.Sum {
 		s.setSum(id, blockcopy.CopySum(dst, p.Value))
 	} else {
+		h.desc &^= sumFlag // the old value's
 		blockcopy.Copy(dst, p.Value)
 	}
 	own.Store32(&h.last, s.now.Load())

@@ -35,6 +35,11 @@ func (s *Shard) reserve(sh Shape, keyLen int) (uint32, Reason) {
 			continue
 		}
 		if victims == maxVictims || !s.makeRoom(sh.Size, lacks, victims) {
+			if lacks == lacksBytes && sh.Size <= smallValue {
+				if id, _ = s.tryReserve(looseLayout, sh.Size, keyLen); id != 0 {
+					return id, OK
+				}
+			}
 			own.Add64(&s.stats.Refused, 1)
 			s.pressure(true)
 			if s.inMagazines.Load() > 0 {
@@ -45,6 +50,11 @@ func (s *Shard) reserve(sh Shape, keyLen int) (uint32, Reason) {
 		victims++
 	}
 }
+
+// looseLayout is the layout of a small value that takes a page of its own,
+// since claims have cut free memory into parts too short for a slab. Size
+// classes have no pools, so the number of one serves as the mark.
+var looseLayout = []uint8{loosePool}
 
 // What tryReserve may lack, beside a pool's number.
 const (

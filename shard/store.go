@@ -34,10 +34,25 @@ func newStore(c *Config, table arena.Off) store {
 	return st
 }
 
-// alloc takes a slot of a pool, or n bytes of the size classes (pool -1).
+// smallValue is the largest value that shares a slab with others in
+// arena.Classes; larger ones take pages of their own.
+const smallValue = 2 << 10
+
+// loosePool marks a small value that takes a page of its own.
+const loosePool = 1
+
+// room is what a value of n bytes asks of the size classes.
+func room(pool, n int) int {
+	if pool == loosePool {
+		return max(n, smallValue+1)
+	}
+	return max(n, 1)
+}
+
+// alloc takes a slot of a pool, or n bytes of the size classes.
 func (st *store) alloc(pool, n int, owner uint32) (arena.Off, bool) {
 	if st.classes != nil {
-		return st.classes.Alloc(max(n, 1), owner)
+		return st.classes.Alloc(room(pool, n), owner)
 	}
 	slot, ok := st.pools[pool].Alloc()
 	if !ok {
@@ -48,7 +63,7 @@ func (st *store) alloc(pool, n int, owner uint32) (arena.Off, bool) {
 
 func (st *store) release(pool int, off arena.Off, n int) {
 	if st.classes != nil {
-		st.classes.Free(off, max(n, 1))
+		st.classes.Free(off, room(pool, n))
 		return
 	}
 	p := st.pools[pool]

@@ -96,7 +96,7 @@ func (l *Lane) Put(p *Put, reads uint32) Outcome {
 func (l *Lane) outcome(p *Put, r reply) Outcome {
 	o := Outcome{Reason: r.reason, Old: r.old}
 	if p.NoEvict && r.reason == OK {
-		o.Claim = l.s.ledger.note(Claim{id: r.id, lead: r.id})
+		o.Claim = l.s.ledger.note(Claim{id: r.id, lead: l.s.lead(r.id)})
 	}
 	return o
 }
