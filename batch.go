@@ -47,13 +47,14 @@ type DepositOptions struct {
 }
 
 // GetBatch claims what is resident of keys: views[i] is keys[i]'s View, zero
-// for a miss. It returns the hits. views must be as long as keys.
+// for a miss. It returns the hits. Keys beyond the length of views are not
+// looked up.
 func (h *Handle) GetBatch(keys [][]byte, views []View) (hits int) {
 	if h.enter() != nil {
 		return 0
 	}
 	defer h.exit()
-	for i, key := range keys {
+	for i, key := range keys[:min(len(keys), len(views))] {
 		v, ok := h.find(key)
 		views[i] = v
 		if ok {
@@ -64,13 +65,14 @@ func (h *Handle) GetBatch(keys [][]byte, views []View) (hits int) {
 }
 
 // Prefix claims the leading keys that are resident, up to the first miss, and
-// returns how many: what of a chain is usable.
+// returns how many: what of a chain is usable. Keys beyond the length of views
+// are not looked up.
 func (h *Handle) Prefix(keys [][]byte, views []View) (n int) {
 	if h.enter() != nil {
 		return 0
 	}
 	defer h.exit()
-	for n < len(keys) {
+	for n < min(len(keys), len(views)) {
 		v, ok := h.find(keys[n])
 		if !ok {
 			break
@@ -169,7 +171,7 @@ func (h *Handle) deposit(items []Item, opt DepositOptions, group bool) []Result 
 		return out
 	}
 	chained := h.ns.cfg.Kind == Chained
-	if !chained && (group || opt.Parent != nil || opt.Position != 0) {
+	if !chained && (group || opt.Parent != nil || opt.Position != 0) || opt.Position < 0 {
 		return fail(ReasonLayout)
 	}
 	if err := h.enter(); err != nil {
@@ -319,9 +321,9 @@ func (h *Handle) depositRun(opt DepositOptions, group bool, out []Result) {
 	for i := range outs {
 		h.answer(p, &out[i], &outs[i])
 	}
-	if group && outs[n-1].Reason != ReasonOK {
+	if group { // the leader, which came last, answers for all
 		for i := range n {
-			out[i].Reason = outs[n-1].Reason
+			out[i].Reason, out[i].Existing = outs[n-1].Reason, outs[n-1].Old
 		}
 	}
 	if parent.p != nil {

@@ -207,7 +207,11 @@ func (c Config) withDefaults() Config {
 			ns.MeanValue = 4 << 10
 		}
 		if ns.MaxValue == 0 && len(ns.Pools) == 0 {
-			ns.MaxValue = int(min(DefaultMaxValue, max(int64(float64(c.Capacity)*ns.Share)/4, 1)))
+			per := int64(float64(c.Capacity) * ns.Share)
+			if ns.Kind == Flat && c.Shards > 0 {
+				per /= int64(c.Shards)
+			}
+			ns.MaxValue = int(min(DefaultMaxValue, max(per/4, 1)))
 		}
 		if len(ns.Pools) > 0 {
 			ns.Pools = append([]Pool(nil), ns.Pools...)
@@ -291,7 +295,7 @@ func (c *Config) validate() error {
 		if ns.Kind != Flat && ns.Kind != Chained {
 			bad(at+".Kind", ns.Kind, "Flat or Chained", "choose one")
 		}
-		if ns.Share <= 0 || ns.Share > 1 {
+		if !(ns.Share > 0 && ns.Share <= 1) {
 			bad(at+".Share", ns.Share, "over 0, up to 1, sum of all at most 1", "leave it 0 for an equal part of the rest")
 		}
 		per := int64(float64(c.Capacity)*ns.Share) / int64(c.shardsFor(ns))
@@ -306,6 +310,15 @@ func (c *Config) validate() error {
 		}
 		if ns.MaxBlocks < 0 || int64(ns.MaxBlocks) > int64(shard.MaxRecords) {
 			bad(at+".MaxBlocks", ns.MaxBlocks, fmt.Sprintf("0 to %d", shard.MaxRecords), "leave it 0 for the default")
+		}
+		if ns.MeanValue < 1 {
+			bad(at+".MeanValue", ns.MeanValue, "at least 1 byte", "leave it 0 for 4 KiB")
+		}
+		if ns.LongKeyBytes < 0 {
+			bad(at+".LongKeyBytes", ns.LongKeyBytes, "not negative", "leave it 0 for 64 bytes for each block")
+		}
+		if ns.Checksums < ChecksumDefault || ns.Checksums > ChecksumOff {
+			bad(at+".Checksums", ns.Checksums, "ChecksumDefault, ChecksumOn or ChecksumOff", "choose one")
 		}
 		if len(ns.Pools) == 0 {
 			if ns.MaxValue < 1 || int64(ns.MaxValue) > per {
@@ -328,6 +341,9 @@ func (c *Config) validate() error {
 				bad(pat+".Name", p.Name, "unique", "rename one of the two")
 			}
 			pools[p.Name] = true
+			if !(p.Share > 0 && p.Share <= 1) {
+				bad(pat+".Share", p.Share, "over 0, up to 1, sum of all at most 1", "leave it 0 for an equal part of the rest")
+			}
 			if p.SlotBytes < 64 || p.SlotBytes%64 != 0 || p.SlotBytes >= 4096 && p.SlotBytes%4096 != 0 {
 				bad(pat+".SlotBytes", p.SlotBytes, "a multiple of 64, of 4096 from 4 KiB up", "round it up")
 			} else if int64(float64(per)*p.Share) < int64(p.SlotBytes) {

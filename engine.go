@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -199,8 +200,16 @@ func (e *Engine) shardConfig(ns *namespace, n int) shard.Config {
 	return c
 }
 
-// Config returns the effective configuration.
-func (e *Engine) Config() Config { return e.cfg }
+// Config returns the effective configuration, the caller's to change.
+func (e *Engine) Config() Config {
+	c := e.cfg
+	c.Pin = slices.Clone(c.Pin)
+	c.Namespaces = slices.Clone(c.Namespaces)
+	for i := range c.Namespaces {
+		c.Namespaces[i].Pools = slices.Clone(c.Namespaces[i].Pools)
+	}
+	return c
+}
 
 func (e *Engine) namespace(name string) (*namespace, error) {
 	for _, ns := range e.list {
@@ -234,8 +243,8 @@ func (e *Engine) Close() error {
 	}
 	defer close(e.done)
 	e.stop()
+	e.quiesce() // from here on no fetch begins
 	e.awaitWork()
-	e.quiesce()
 	e.closeIdle()
 	e.hub.close()
 	e.mu.Lock()

@@ -1,6 +1,7 @@
 package kvcr
 
 import (
+	"fmt"
 	"runtime"
 	"sync/atomic"
 
@@ -275,6 +276,9 @@ func (h *Handle) put(op string, key, value []byte, set bool) error {
 func (h *Handle) checkPut(op string, key []byte, size int) error {
 	if len(key) == 0 || len(key) > MaxKeyBytes {
 		return &OpError{Op: op, Err: ErrKey, Value: len(key), Limit: MaxKeyBytes}
+	}
+	if size < 0 {
+		return &OpError{Op: op, Err: ErrLayout, Detail: fmt.Sprintf("%d bytes", size)}
 	}
 	limit := h.ns.cfg.MaxValue
 	if len(h.ns.cfg.Pools) > 0 {

@@ -177,9 +177,13 @@ func (s *sink) expireLocked() {
 	if err == nil || s.late != ReasonOK {
 		return
 	}
-	s.late = ReasonAborted
-	if errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case s.e.closed.Load():
+		s.late = ReasonClosed
+	case errors.Is(err, context.DeadlineExceeded):
 		s.late = ReasonTimeout
+	default:
+		s.late = ReasonAborted
 	}
 	for j, st := range s.state {
 		if st == sinkOpen || st == sinkReserved && s.targets == nil {

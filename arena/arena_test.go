@@ -61,7 +61,7 @@ func warmUp() {
 
 func child(name string, args ...string) *exec.Cmd {
 	c := exec.Command("/proc/self/exe", args...)
-	c.Env = append(os.Environ(), "KVCR_ARENA_CHILD="+name)
+	c.Env = append(os.Environ(), "KVCR_ARENA_CHILD="+name, "GORACE=atexit_sleep_ms=0")
 	return c
 }
 
@@ -233,13 +233,39 @@ func TestMapOptions(t *testing.T) {
 	}
 }
 
+// TestMapTooLarge shows a small machine to Map: were the check missing, only a
+// few pages would be taken of the real one.
 func TestMapTooLarge(t *testing.T) {
-	limit, source := MemoryLimit()
-	for _, b := range []Backing{Anonymous, Memfd} {
-		_, err := Map(Options{Size: limit + 1, Backing: b})
+	const mib = 1 << 20
+	k := tree(t, map[string]string{
+		"proc/meminfo":             "MemTotal: 65536 kB\nMemAvailable: 16384 kB\n",
+		"proc/self/mountinfo":      v2Mount,
+		"proc/self/cgroup":         "0::/\n",
+		"sys/fs/cgroup/memory.max": "33554432\n",
+	})
+	for _, tt := range []struct {
+		o      Options
+		limit  int64 // 0: it fits
+		source string
+	}{
+		{Options{Size: 32*mib + 1}, 32 * mib, "memory.max"},
+		{Options{Size: 32*mib + 1, Backing: Memfd}, 32 * mib, "memory.max"},
+		{Options{Size: 32 * mib}, 0, ""},
+		// What is taken at once must be there at once.
+		{Options{Size: 16*mib + 1, Backing: Memfd}, 16 * mib, "available"},
+		{Options{Size: 16*mib + 1, Prefault: true}, 16 * mib, "available"},
+		{Options{Size: 16*mib + 1, Lock: true}, 16 * mib, "available"},
+		{Options{Size: 16 * mib, Backing: Memfd}, 0, ""},
+	} {
+		a, err := k.mapArena(tt.o)
 		var se *SizeError
-		if !errors.As(err, &se) || se.Size != limit+1 || se.Limit != limit || se.Source != source {
-			t.Errorf("%v: %v, want a *SizeError with %d and %s", b, err, limit, source)
+		switch {
+		case tt.limit == 0 && err == nil:
+		case tt.limit == 0 || !errors.As(err, &se) || se.Size != tt.o.Size || se.Limit != tt.limit || !strings.Contains(se.Source, tt.source):
+			t.Errorf("%+v: %v, want limit %d from %s", tt.o, err, tt.limit, tt.source)
+		}
+		if err == nil {
+			a.Close()
 		}
 	}
 }

@@ -357,23 +357,15 @@ func (c *Classes) Window(off Off, n int, visit func(owner uint32) bool) bool {
 	return true
 }
 
-// visitSlab visits the owners of a slab's slots. When the last of them is freed
-// by visit the slab may be gone, its header overwritten: the descriptor tells.
+// visitSlab visits the owners of a slab's slots. When visit frees the last of
+// them the slab may be gone, and then only the first 8 bytes of its memory have
+// changed, since visit does not Alloc: every owner read from there on is 0.
 func (c *Classes) visitSlab(page uint32, k int, visit func(owner uint32) bool) bool {
-	s, d := c.slab(page), c.runs.desc[page]
-	for slot := uint32(0); slot < classes[k].slots; slot++ {
-		if s.get(slabUsed) == 0 || slot >= s.get(slabFresh) {
-			break
-		}
-		owner := s.get(slabOwners + 4*slot)
-		if owner == 0 {
-			continue
-		}
-		if !visit(owner) {
+	s := c.slab(page)
+	fresh := min(s.get(slabFresh), classes[k].slots)
+	for slot := uint32(0); slot < fresh; slot++ {
+		if owner := s.get(slabOwners + 4*slot); owner != 0 && !visit(owner) {
 			return false
-		}
-		if c.runs.desc[page] != d {
-			break
 		}
 	}
 	return true

@@ -139,7 +139,8 @@ type mapping struct {
 	r     region
 	fd    int  // -1 without one
 	file  file // valid when Backing is File
-	heap  bool
+	heap  bool // the memory is the Go heap's
+	disk  bool // the file is on a file system that is not memory
 }
 
 func (m *mapping) hugeUsable(kind Pages) (why string, err error) {
@@ -179,11 +180,23 @@ func (m *mapping) plain(short []string, mountHuge string) (*Arena, error) {
 	return m.finish(short), nil
 }
 
-// checkLimit refuses what would end in the kernel killing the process. Explicit
-// huge pages do not come here: they are set aside already.
+// checkLimit refuses what would end in the kernel killing this process or
+// another: an arena above what the process may ever use, and one that is taken
+// at once and above what the machine has left. Explicit huge pages do not come
+// here: they are set aside already. Nor do files on a disk: the kernel can write
+// their pages back.
 func (m *mapping) checkLimit() error {
-	if limit, source := m.k.memoryLimit(); m.o.Size > limit {
-		return &SizeError{Size: m.o.Size, Limit: limit, Source: source}
+	o := m.o
+	if m.disk {
+		return nil
+	}
+	if limit, source := m.k.memoryLimit(); o.Size > limit {
+		return &SizeError{Size: o.Size, Limit: limit, Source: source}
+	}
+	if o.Backing != Anonymous || o.Prefault || o.Lock {
+		if left := m.k.memInfo("MemAvailable"); left > 0 && o.Size > left {
+			return &SizeError{Size: o.Size, Limit: left, Source: "memory available on the machine now"}
+		}
 	}
 	return nil
 }
@@ -300,9 +313,6 @@ func (m *mapping) object(huge bool, pageBytes, length int64) error {
 	case File:
 		m.fd = m.file.fd
 		m.place.Path = m.file.path
-		if free := freeSpace(m.fd); free >= 0 && free < length {
-			return &SpaceError{Need: length, Free: free, Path: m.where()}
-		}
 	default:
 		return nil
 	}
@@ -454,6 +464,12 @@ func (m *mapping) mapFile() (*Arena, error) {
 		return nil, err
 	}
 	m.file, m.fd, m.place.Removed = f, f.fd, removed
+	// Before anything is taken, and before the machine's memory is looked at:
+	// a small file system is the more precise answer.
+	if free := freeSpace(f.fd); free >= 0 && free < m.o.Size {
+		_ = m.drop()
+		return nil, &SpaceError{Need: m.o.Size, Free: free, Path: f.path}
+	}
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(f.fd, &st); err != nil {
 		_ = m.drop()
@@ -482,6 +498,7 @@ func (m *mapping) mapFile() (*Arena, error) {
 		return nil, m.failAt("statfs", f.path, fmt.Errorf("hugetlbfs with pages of %d bytes: not a size we know", st.Bsize))
 	case unix.TMPFS_MAGIC:
 	default:
+		m.disk = true
 		m.place.because("%s is neither tmpfs nor hugetlbfs: the kernel writes changed pages to it", dir)
 	}
 	var short []string

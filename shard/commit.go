@@ -79,6 +79,15 @@ func (s *Shard) list(ru *run) {
 	}
 }
 
+// abandonRun ends a run that the shard's end has cut off.
+func (s *Shard) abandonRun(ru *run) {
+	for _, m := range ru.members {
+		s.abort(m)
+	}
+	ru.members, ru.hashes = ru.members[:0], ru.hashes[:0]
+	s.follow(ru, 0)
+}
+
 // closeRun lists the open run of any lane but that of except.
 func (s *Shard) closeRun(except *run) {
 	if s.open != nil && s.open != except {
@@ -129,6 +138,9 @@ func (s *Shard) link(ru *run, r *request) reply {
 		own.Add64(&s.stats.Dropped, 1)
 		return giveUp(Dropped)
 	}
+	if old != 0 || len(members) > 0 {
+		s.list(ru) // what is replaced may be of this run, and the policy must know it
+	}
 	if old != 0 && (s.cold[s.lead(old)].group != 0 || len(members) > 0) {
 		// A part of a group is never replaced alone: the group dies with it.
 		s.retire(s.lead(old), evict.Replaced, true)
@@ -164,7 +176,7 @@ func (s *Shard) link(ru *run, r *request) reply {
 	}
 	s.publish(id, r)
 	s.count(id, +1)
-	own.Add64(&s.stats.Stored, 1)
+	own.Add64(&s.stats.Stored, uint64(1+s.members(id)))
 	s.announce(id, true, evict.ID(parent))
 	if r.flags&flagMore == 0 && len(ru.inserts) == 0 {
 		s.one[0] = ins
@@ -320,10 +332,11 @@ func (s *Shard) retire(id uint32, why evict.Reason, force bool) bool {
 	s.unlisted(id, why)
 	s.count(id, -1)
 	s.announce(id, false, 0)
+	n := uint64(1 + s.members(id))
 	if why == evict.Evicted {
-		own.Add64(&s.stats.Evicted, 1)
+		own.Add64(&s.stats.Evicted, n)
 	} else {
-		own.Add64(&s.stats.Deleted, 1)
+		own.Add64(&s.stats.Deleted, n)
 	}
 	s.settle(id, pins)
 	return true

@@ -63,6 +63,9 @@ func (r rig) config() Config {
 	if len(r.pools) > 0 {
 		c.PayloadBytes = 0
 		for _, p := range r.pools {
+			if p.SlotBytes%granule != 0 {
+				panic("slots must be multiples of 16 bytes: a desc counts in those")
+			}
 			c.PayloadBytes += int64(p.SlotBytes) * int64(p.Slots)
 			if r.records == 0 {
 				c.Records += int(p.Slots)
@@ -332,6 +335,27 @@ func leaked(t testing.TB, s *Shard) {
 	}
 	if n := s.Reserved(); n != 0 {
 		t.Errorf("%d reservations left", n)
+	}
+}
+
+// evictAll lets the policy evict until it finds no victim, and checks that
+// nothing is left: what nobody claims or holds must always be evictable.
+func evictAll(t testing.TB, s *Shard) {
+	t.Helper()
+	s.Do(func() {
+		for range s.cfg.Records + 1 {
+			v := s.victim()
+			if v == 0 {
+				break
+			}
+			if !s.retire(v, evict.Evicted, false) {
+				t.Errorf("victim %d cannot be retired: word %#x", v, s.hot[v].word.Load())
+				return
+			}
+		}
+	})
+	if n := s.stats.Blocks.Load(); n != 0 {
+		t.Errorf("%d blocks cannot be evicted", n)
 	}
 }
 

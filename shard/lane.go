@@ -157,6 +157,7 @@ func (l *Lane) exec(r *request) reply {
 	if s.closed && r.op != opAbort {
 		out.reason = Closed
 		if r.op == opCommit {
+			s.abandonRun(&l.run)
 			s.abort(r.id)
 		}
 		return out

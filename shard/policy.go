@@ -65,7 +65,11 @@ func (s *Shard) policyVictim() (v uint32, ok bool) {
 		}
 	}()
 	v = uint32(s.policy.Victim(s.now.Load()))
-	return v, v == 0 || int(v) <= s.cfg.Records && !(blocks{s}).Busy(evict.ID(v))
+	if v == 0 {
+		// One that has failed before may not know all blocks any more.
+		return 0, s.stats.PolicyFaults.Load() == 0
+	}
+	return v, int(v) <= s.cfg.Records && !(blocks{s}).Busy(evict.ID(v))
 }
 
 // anyVictim is the fallback for a policy that fails: the next block that is

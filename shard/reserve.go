@@ -13,9 +13,9 @@ const (
 	// maxVictims bounds the evictions of one reservation. Single victims make
 	// room for equal values at once; the rest is for windows (below).
 	maxVictims = 256
-	// singleVictims is how many victims leave one by one before whole windows
-	// of memory are emptied: the policy's own order is better as long as it
-	// frees what is needed.
+	// singleVictims is how many victims leave one by one before a whole window
+	// of memory is emptied, and between two tries at that: the policy's own
+	// order is better as long as it frees what is needed.
 	singleVictims = 8
 )
 
@@ -172,6 +172,10 @@ func (s *Shard) abort(id uint32) {
 	if stateOf(w.Load()) != filling {
 		panic("shard: abort of a record that is not being filled")
 	}
+	if s.closed {
+		s.Abandon(Reserved{id: id}) // Lingering waits for it
+		return
+	}
 	w.Store(nextFree(w.Load()))
 	s.cold[id].group = 0
 	s.freeMemory(id)
@@ -229,10 +233,12 @@ func (s *Shard) makeRoom(size, lacks, victims int) bool {
 	if v == 0 {
 		return false
 	}
-	if lacks == lacksBytes && victims >= singleVictims && s.evictWindow(v, size) {
+	if lacks == lacksBytes && victims > 0 && victims%singleVictims == 0 && s.evictWindow(v, size) {
 		return true
 	}
-	return s.retire(v, evict.Evicted, false)
+	// A claim may have come in between: then the next try finds another one.
+	s.retire(v, evict.Evicted, false)
+	return true
 }
 
 // victim asks the policy, and passes over blocks that its Decide keeps.
@@ -251,30 +257,51 @@ func (s *Shard) victim() uint32 {
 	return 0
 }
 
+// windowTries is how many windows are looked at when claims lie in the
+// victim's: each look passes over the owners up to the first claim, and costs
+// no block.
+const windowTries = 16
+
 // evictWindow empties the window of memory around a victim that is large
 // enough for size bytes: so one large value costs about its own size of small
-// ones, wherever the policy's victims lie.
+// ones, wherever the policy's victims lie. A window with a busy block is left
+// as it is, and the next one tried.
 func (s *Shard) evictWindow(victim uint32, size int) bool {
-	var owners []uint32
-	ok := s.store.classes.Window(arena.Off(s.hot[victim].desc.off()), max(size, 1), func(owner uint32) bool {
+	step := int64(64 << 10)
+	for step < int64(size) {
+		step *= 2
+	}
+	at := int64(arena.Off(s.hot[victim].desc.off()) - s.cfg.PayloadOff)
+	for i := int64(0); i < windowTries && i*step < s.store.size; i++ {
+		owners, ok := s.window(s.cfg.PayloadOff+arena.Off(at), size)
+		if ok {
+			for _, id := range owners {
+				// A claim may have come in between: then the rest of the window
+				// still helps the next try.
+				s.retire(id, evict.Evicted, false)
+			}
+			return true
+		}
+		at = (at + step) % s.store.size
+	}
+	return false
+}
+
+// window lists the blocks in the window around off; false when it is empty, or
+// not all of it can leave.
+func (s *Shard) window(off arena.Off, size int) (owners []uint32, ok bool) {
+	ok = s.store.classes.Window(off, max(size, 1), func(owner uint32) bool {
 		if stateOf(s.hot[owner].word.Load()) == member {
 			owner = s.leaderOf(owner)
 		}
 		if (blocks{s}).Busy(evict.ID(owner)) {
+			owners = nil
 			return false
 		}
 		owners = append(owners, owner)
 		return true
 	})
-	if !ok || len(owners) == 0 {
-		return false
-	}
-	for _, id := range owners {
-		// A claim may have come in between: then the rest of the window still
-		// helps the next try.
-		s.retire(id, evict.Evicted, false)
-	}
-	return true
+	return owners, ok && len(owners) > 0
 }
 
 func (s *Shard) leaderOf(id uint32) uint32 { return pinsOf(s.hot[id].word.Load()) }

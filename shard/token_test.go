@@ -378,7 +378,7 @@ func TestRingStress(t *testing.T) {
 				s.helped = helped
 				perLane := 3000 / lanes
 				if testing.Short() {
-					perLane /= 3
+					perLane /= 8
 				}
 				within(t, 60*time.Second, func() { ringStress(t, s, lanes, perLane) })
 			})

@@ -5,8 +5,8 @@ import (
 )
 
 // Sum returns the payload checksum of b: XXH3-64, seed 0, default secret (see
-// the package comment). It does not allocate or keep b; from 256 KiB on it
-// yields the processor now and then.
+// the package comment). It does not allocate or keep b; after every 256 KiB
+// it yields the processor.
 func Sum(b []byte) uint64 {
 	raceRead(b)
 	if len(b) <= Chunk {

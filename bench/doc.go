@@ -1,0 +1,29 @@
+// Package bench measures KVCR beside its alternatives and replays recorded
+// request traces through it.
+//
+// It uses the public API only. There are three suites, each a function that
+// returns rows of one schema (report.go):
+//
+//	Engine  the cache beside other in-process caches, puts and delivers beside
+//	        Go's copy, allocations, memory, pauses
+//	Ring    the command ring beside a channel and the queues of xsync
+//	Policy  hit ratios of the eviction policies beside Belady's bound
+//
+// and one job, Replay: every request of a trace goes through an engine, every
+// byte of every hit is compared with what was deposited.
+//
+// # Rules
+//
+//   - Peers run interleaved in one process, at least five rounds (three when
+//     quick); a row keeps the value of each round and reports the median. A
+//     claim is a ratio inside one run, never an absolute time.
+//   - Service times in Engine and Ring come from closed loops and say what one
+//     operation costs. What a caller with a schedule sees is measured by open
+//     loops with intended send times only (openloop.go).
+//   - Every get checks bytes that only the right key can have. A wrong byte is
+//     an error of the whole suite, not a data point.
+//   - Generators run before the clock does: a loop reads its keys from memory
+//     in order.
+//   - Times are nanoseconds for each operation as one worker sees it: elapsed
+//     time of the worker divided by its operations.
+package bench

@@ -1,0 +1,359 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// ours is the name under which KVCR appears among implementations.
+const ours = "kvcr"
+
+// Param is one named parameter of a result.
+type Param struct {
+	Name  string
+	Value any // a string or a number
+}
+
+// Better says which way a value improves.
+type Better string
+
+// The two ways.
+const (
+	Lower  Better = "lower"
+	Higher Better = "higher"
+)
+
+// Series is what one implementation reached, one value for each round.
+type Series struct {
+	Impl string
+	// Rival marks the implementations that a bar compares KVCR with.
+	Rival bool
+	// Note says what else must be known to read the values.
+	Note string
+	Runs []float64
+}
+
+// Median is the middle of the runs, the mean of the two middle ones.
+func (s *Series) Median() float64 {
+	if len(s.Runs) == 0 {
+		return math.NaN()
+	}
+	r := slices.Sorted(slices.Values(s.Runs))
+	n := len(r)
+	return (r[(n-1)/2] + r[n/2]) / 2
+}
+
+// Bar is what a result has to reach. The zero Bar asks for nothing.
+type Bar struct {
+	// Times: at least so many times as good as the best rival.
+	Times float64
+	// Limit: not worse than this value. Used when HasLimit is set.
+	Limit    float64
+	HasLimit bool
+}
+
+// Result is one question put to several implementations.
+type Result struct {
+	Suite, Name string
+	Params      []Param
+	Unit        string
+	Better      Better
+	Bar         Bar
+	Series      []*Series
+}
+
+// series returns the series of impl, a new one if there is none.
+func (r *Result) series(impl string) *Series {
+	if s := r.find(impl); s != nil {
+		return s
+	}
+	s := &Series{Impl: impl}
+	r.Series = append(r.Series, s)
+	return s
+}
+
+func (r *Result) find(impl string) *Series {
+	for _, s := range r.Series {
+		if s.Impl == impl {
+			return s
+		}
+	}
+	return nil
+}
+
+// factor is how many times as good a is as b.
+func (r *Result) factor(a, b float64) float64 {
+	if r.Better == Higher {
+		return a / b
+	}
+	return b / a
+}
+
+func (r *Result) bestRival() *Series {
+	var best *Series
+	for _, s := range r.Series {
+		if s.Rival && (best == nil || r.factor(s.Median(), best.Median()) > 1) {
+			best = s
+		}
+	}
+	return best
+}
+
+// Verdict tells whether the bar is reached, and says how far off it is. known
+// is false when there is no bar or nothing to compare.
+func (r *Result) Verdict() (pass, known bool, text string) {
+	us := r.find(ours)
+	if us == nil {
+		return false, false, ""
+	}
+	switch {
+	case r.Bar.HasLimit:
+		pass = r.Bar.Limit >= us.Median()
+		word := "at most"
+		if r.Better == Higher {
+			pass = r.Bar.Limit <= us.Median()
+			word = "at least"
+		}
+		text = fmt.Sprintf("%s %s: %s", word, number(r.Bar.Limit), number(us.Median()))
+	case r.Bar.Times > 0:
+		best := r.bestRival()
+		if best == nil {
+			return false, false, ""
+		}
+		f := r.factor(us.Median(), best.Median())
+		pass = f >= r.Bar.Times
+		text = fmt.Sprintf("%.2fx the best of the others (%s): %.2fx", r.Bar.Times, best.Impl, f)
+	default:
+		return false, false, ""
+	}
+	return pass, true, text
+}
+
+// Report is the outcome of one or more suites.
+type Report struct{ Results []*Result }
+
+// result returns the result with this name and these parameters, a new one
+// like r if there is none yet.
+func (rep *Report) result(r Result) *Result {
+	for _, have := range rep.Results {
+		if have.Suite == r.Suite && have.Name == r.Name && slices.Equal(have.Params, r.Params) {
+			return have
+		}
+	}
+	rep.Results = append(rep.Results, &r)
+	return &r
+}
+
+// Row is one line of the JSON form: one implementation's answer.
+type Row struct {
+	Suite  string         `json:"suite"`
+	Name   string         `json:"name"`
+	Params map[string]any `json:"params"`
+	Impl   string         `json:"impl"`
+	Value  float64        `json:"value"` // median of Runs
+	Unit   string         `json:"unit"`
+	Better Better         `json:"better"`
+	Runs   []float64      `json:"runs"`
+}
+
+// Rows lists every implementation's answer.
+func (rep *Report) Rows() []Row {
+	rows := []Row{} // an empty report is [] in JSON
+	for _, r := range rep.Results {
+		params := map[string]any{}
+		for _, p := range r.Params {
+			params[p.Name] = p.Value
+		}
+		for _, s := range r.Series {
+			rows = append(rows, Row{r.Suite, r.Name, params, s.Impl, s.Median(), r.Unit, r.Better, s.Runs})
+		}
+	}
+	return rows
+}
+
+// WriteJSON writes the rows as one indented array.
+func (rep *Report) WriteJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(rep.Rows())
+}
+
+// WriteText writes a table for each result, one for each row of results that
+// differ in their last parameter only when that is a capacity, then how many
+// bars were reached.
+func (rep *Report) WriteText(w io.Writer) error {
+	var b strings.Builder
+	passed, judged := 0, 0
+	var missed []string
+	for i := 0; i < len(rep.Results); {
+		n := rep.row(i)
+		results := rep.Results[i : i+n]
+		i += n
+		r := results[0]
+		if n > 1 {
+			r = &Result{Suite: r.Suite, Name: r.Name, Params: r.Params[:len(r.Params)-1], Unit: r.Unit, Better: r.Better}
+		}
+		fmt.Fprintf(&b, "%s   %s, %s is better\n", r.title(), r.Unit, r.Better)
+		if n > 1 {
+			across(&b, results)
+		} else {
+			r.table(&b)
+		}
+		for _, r := range results {
+			pass, known, text := r.Verdict()
+			if !known {
+				continue
+			}
+			judged++
+			word := "pass"
+			if pass {
+				passed++
+			} else {
+				word = "MISS"
+				missed = append(missed, r.title())
+			}
+			if n > 1 {
+				text = fmt.Sprintf("at %v: %s", r.Params[len(r.Params)-1].Value, text)
+			}
+			fmt.Fprintf(&b, "  %s  %s\n", word, text)
+		}
+		b.WriteByte('\n')
+	}
+	if judged > 0 {
+		fmt.Fprintf(&b, "%d of %d bars reached\n", passed, judged)
+		for _, m := range missed {
+			fmt.Fprintf(&b, "  missed: %s\n", m)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// row is how many results from i on differ in their capacity only.
+func (rep *Report) row(i int) int {
+	first := rep.Results[i]
+	last := len(first.Params) - 1
+	if last < 0 || first.Params[last].Name != "capacity" {
+		return 1
+	}
+	n := 1
+	for _, r := range rep.Results[i+1:] {
+		if r.Suite != first.Suite || r.Name != first.Name || len(r.Params) != last+1 || !slices.Equal(r.Params[:last], first.Params[:last]) {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// across writes one line for each implementation and one column for each of
+// results.
+func across(b *strings.Builder, results []*Result) {
+	last := len(results[0].Params) - 1
+	head := []string{"", results[0].Params[last].Name}
+	for _, r := range results {
+		head = append(head, fmt.Sprint(r.Params[last].Value))
+	}
+	rows := [][]string{head}
+	for _, s := range results[0].Series {
+		row := []string{"", s.Impl}
+		for _, r := range results {
+			row = append(row, number(r.series(s.Impl).Median()))
+		}
+		rows = append(rows, row)
+	}
+	WriteColumns(b, "ll"+strings.Repeat("r", len(results)), rows) // a strings.Builder takes everything
+}
+
+func (r *Result) title() string {
+	parts := []string{r.Suite, r.Name}
+	for _, p := range r.Params {
+		parts = append(parts, fmt.Sprintf("%s=%v", p.Name, p.Value))
+	}
+	return strings.Join(parts, " ")
+}
+
+func (r *Result) table(b *strings.Builder) {
+	us := r.find(ours)
+	rows := [][]string{{"", "impl", "median", "min", "max", "kvcr is", ""}}
+	for _, s := range r.Series {
+		lo, hi := math.NaN(), math.NaN()
+		if len(s.Runs) > 0 {
+			lo, hi = slices.Min(s.Runs), slices.Max(s.Runs)
+		}
+		times := ""
+		if us != nil && s != us {
+			if f := r.factor(us.Median(), s.Median()); !math.IsNaN(f) && !math.IsInf(f, 0) {
+				times = fmt.Sprintf("%.2fx", f)
+			}
+		}
+		rows = append(rows, []string{"", s.Impl, number(s.Median()), number(lo), number(hi), times, s.Note})
+	}
+	WriteColumns(b, "llrrrrl", rows) // a strings.Builder takes everything
+}
+
+// number prints a value with about four significant digits and no exponent.
+func number(v float64) string {
+	a := math.Abs(v)
+	switch {
+	case math.IsNaN(v):
+		return "-"
+	case a >= 1000 || v == math.Trunc(v):
+		return group(int64(math.Round(v)))
+	case a >= 100:
+		return fmt.Sprintf("%.1f", v)
+	case a >= 1:
+		return fmt.Sprintf("%.2f", v)
+	default:
+		return fmt.Sprintf("%.4f", v)
+	}
+}
+
+// group prints n with a comma after each three digits.
+func group(n int64) string {
+	s := fmt.Sprint(n)
+	first := 0
+	if n < 0 {
+		first = 1
+	}
+	for i := len(s) - 3; i > first; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// WriteColumns writes rows as aligned columns. align has an l or r for each
+// column; a row may be shorter.
+func WriteColumns(w io.Writer, align string, rows [][]string) error {
+	width := make([]int, len(align))
+	for _, row := range rows {
+		for i, cell := range row {
+			width[i] = max(width[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
+			if align[i] == 'r' {
+				cell = pad + cell
+			} else {
+				cell += pad
+			}
+			if i > 0 {
+				line.WriteString("  ")
+			}
+			line.WriteString(cell)
+		}
+		b.WriteString(strings.TrimRight(line.String(), " "))
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

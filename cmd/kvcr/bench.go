@@ -1,0 +1,94 @@
+package main
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/kvcr-go/kvcr/bench"
+	"github.com/kvcr-go/kvcr/bench/trace"
+)
+
+// benchCmd measures. Its flags are no settings: a measurement is described by
+// its command line alone.
+type benchCmd struct {
+	JSON  string `name:"json" placeholder:"FILE" help:"Write all figures as JSON; - is standard output."`
+	Quick bool   `help:"At most 45 seconds a suite: fewer and shorter rounds, less memory. For orientation."`
+	Runs  int    `default:"0" help:"Rounds; 0 for 5, quick 3."`
+	Only  string `placeholder:"NAME,..." help:"Only results of these names."`
+	Quiet bool   `help:"No progress."`
+
+	Engine benchEngineCmd `cmd:"" help:"Gets, mixes, puts, delivers, allocations, memory and pauses, beside other caches and Go's copy."`
+	Ring   benchRingCmd   `cmd:"" help:"The command ring, beside a channel and the queues of xsync."`
+	Replay benchReplayCmd `cmd:"" help:"Hit ratios on traces and keys, beside LRU, S3-FIFO and Belady's bound."`
+}
+
+type benchEngineCmd struct {
+	Capacity string `default:"0" placeholder:"SIZE" help:"Capacity of each cache; 0 for 1GiB, quick 256MiB."`
+	Workers  int    `default:"2" help:"Goroutines, and processors used."`
+	Big      bool   `help:"Also the case of ten million blocks: 2.5 GiB and a minute."`
+}
+
+type benchRingCmd struct{}
+
+type benchReplayCmd struct {
+	Trace string `default:"conversation,synthetic" placeholder:"NAME,..." help:"Traces, as for kvcr replay."`
+}
+
+// suite runs one suite and prints and writes what it found, also when it ended
+// early.
+func (c *benchCmd) suite(e *env, run func(bench.Options) (*bench.Report, error)) error {
+	// Settings of the environment do not apply here, but a misspelt one shall
+	// not pass unseen.
+	if _, _, err := resolve(nil, e.environ, ""); err != nil {
+		return usageError{err}
+	}
+	p := newProgress(e.stderr, c.Quiet)
+	rep, err := run(bench.Options{
+		Quick: c.Quick, Runs: c.Runs, Only: splitList(c.Only),
+		Progress: func(what string) { p.say("%s", what) },
+	})
+	p.clear()
+	if errors.As(err, new(*bench.OptionError)) {
+		return usageError{err}
+	}
+	if len(rep.Results) > 0 {
+		if c.JSON != "" {
+			err = errors.Join(err, writeFile(e, c.JSON, rep.WriteJSON))
+		}
+		if c.JSON != "-" {
+			err = errors.Join(err, rep.WriteText(e.stdout))
+		}
+	}
+	return err
+}
+
+func splitList(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func (c *benchEngineCmd) Run(e *env, root *cli) error {
+	capacity, err := parseSize(c.Capacity)
+	if err != nil {
+		return usageError{err}
+	}
+	return root.Bench.suite(e, func(o bench.Options) (*bench.Report, error) {
+		o.Capacity, o.Workers, o.Big = capacity, c.Workers, c.Big
+		return bench.Engine(e.ctx, o)
+	})
+}
+
+func (c *benchRingCmd) Run(e *env, root *cli) error {
+	return root.Bench.suite(e, func(o bench.Options) (*bench.Report, error) { return bench.Ring(e.ctx, o) })
+}
+
+func (c *benchReplayCmd) Run(e *env, root *cli) error {
+	var traces []*trace.Trace
+	for _, name := range splitList(c.Trace) {
+		tr, err := openTrace(name, "stop")
+		if err != nil {
+			return err
+		}
+		traces = append(traces, tr)
+	}
+	return root.Bench.suite(e, func(o bench.Options) (*bench.Report, error) { return bench.Policy(e.ctx, o, traces) })
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package kvcr
+
+const raceOn = false
