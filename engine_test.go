@@ -309,6 +309,7 @@ func TestCallsAfterClose(t *testing.T) {
 	e := open(t, Config{Capacity: 2 << 20})
 	h := handle(t, e)
 	h.Set([]byte("k"), []byte("v"))
+	plan := e.MemoryPlan()
 	s, err := e.Subscribe(SubscribeOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -369,7 +370,9 @@ func TestCallsAfterClose(t *testing.T) {
 	if e.Claims() != 0 {
 		t.Error("claims on a closed engine")
 	}
-	e.MemoryPlan() // must not touch unmapped memory
+	if after := e.MemoryPlan(); after.PayloadBytes != plan.PayloadBytes || after.MetadataBytes != plan.MetadataBytes || plan.PayloadBytes == 0 {
+		t.Errorf("plan after Close: %+v, was %+v", after, plan)
+	}
 }
 
 // While something is out Close says how much, its bytes stay, and its end

@@ -157,17 +157,19 @@ type MemoryPlan struct {
 func (e *Engine) MemoryPlan() MemoryPlan {
 	p := MemoryPlan{Placements: map[string]arena.Placement{}, CurrentGoLimit: debug.SetMemoryLimit(-1)}
 	p.Limit, p.Source = arena.MemoryLimit()
-	p.MetadataBytes = e.meta.Size()
+	// Placements stay as they are over Close; Size of an arena does not.
+	meta := e.meta.Placement()
+	p.MetadataBytes, p.Placements["meta"] = meta.Size, meta
 	var per, blocks int64
 	for _, ns := range e.list {
-		p.PayloadBytes += ns.payload.Size()
-		p.Placements[ns.cfg.Name] = ns.payload.Placement()
+		payload := ns.payload.Placement()
+		p.PayloadBytes += payload.Size
+		p.Placements[ns.cfg.Name] = payload
 		for _, s := range ns.parts {
 			per += s.Plan().BlockBytes
 			blocks += int64(s.Records())
 		}
 	}
-	p.Placements["meta"] = e.meta.Placement()
 	p.BlockBytes = float64(per) / float64(blocks)
 	p.SuggestedGoLimit = max(p.Limit-p.PayloadBytes-p.MetadataBytes-p.Limit/20, 64<<20)
 	if p.Limit == math.MaxInt64 {

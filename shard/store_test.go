@@ -357,7 +357,6 @@ func windows() (region int64, large int) {
 // wherever the policy's victims lie.
 func TestWindow(t *testing.T) {
 	region, large := windows()
-	region *= 2
 	for _, policy := range []string{"density", "lru"} {
 		t.Run(policy, func(t *testing.T) {
 			s := newTest(t, rig{classes: region, policy: policy})
