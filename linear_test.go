@@ -193,6 +193,7 @@ func linearizable(t *testing.T, cfg Config, keys int, evicts bool, seed uint64) 
 			defer wg.Done()
 			<-begin
 			var held View
+			buf := make([]byte, 128<<10)
 			for n := range calls {
 				in := input{key: rng.IntN(keys), seed: uint64(c+1)<<32 | uint64(n+1)}
 				switch r := rng.IntN(20); {
@@ -223,6 +224,20 @@ func linearizable(t *testing.T, cfg Config, keys int, evicts bool, seed uint64) 
 				call := time.Since(start).Nanoseconds()
 				switch in.kind {
 				case opGet:
+					if n%2 == 0 { // a copying read, which may do without a claim
+						n, ok := h.CopyTo(buf, key)
+						ret := time.Since(start).Nanoseconds()
+						if ok {
+							var whole bool
+							if out.seed, whole = seedOf(buf[:n]); !whole || n != size {
+								t.Errorf("CopyTo(%d): %d broken bytes", in.key, n)
+							}
+						} else if n != 0 {
+							t.Errorf("CopyTo(%d): %d bytes do not fit in %d", in.key, n, len(buf))
+						}
+						histories[c] = append(histories[c], porcupine.Operation{ClientId: c, Input: in, Call: call, Output: out, Return: ret})
+						continue
+					}
 					v, ok := h.Get(key)
 					ret := time.Since(start).Nanoseconds()
 					if ok {

@@ -388,3 +388,38 @@ func TestNoEvict(t *testing.T) {
 		})
 	}
 }
+
+// A hold on a group holds the memory of all its parts.
+func TestPressureCountsWholeGroups(t *testing.T) {
+	var got atomic.Int32
+	e := open(t, chained(16, func(cfg *Config) {
+		cfg.Capacity = 1 << 20
+		cfg.Namespaces[0].Pools[0].SlotBytes = 64 << 10
+		cfg.Namespaces[0].Watermark = 50
+		cfg.OnPressure = func(Pressure) { got.Add(1) }
+	}))
+	h := handle(t, e)
+	var rs []Result
+	for p := range 3 { // 12 of 16 slots
+		rs = append(rs, h.DepositGroup(group(p, "a", "b", "c", "d"), DepositOptions{NoEvict: true})...)
+	}
+	allOK(t, "groups", rs)
+	h.Deposit([]byte("next"), stamped(1, 100)) // the watermark is looked at on the way in
+	if got.Load() != 1 {
+		t.Errorf("%d reports with 12 of 16 slots held and a watermark of half", got.Load())
+	}
+	releaseAll(t, rs)
+	h.Deposit([]byte("recovered"), stamped(1, 100))
+	rs = h.DepositGroup(group(9, "a", "b", "c", "d"), DepositOptions{NoEvict: true})
+	h.Delete(group(9, "a")[0].Key) // held, and removed by hand
+	releaseAll(t, rs)
+	rs = nil
+	for p := range 3 {
+		rs = append(rs, h.DepositGroup(group(20+p, "a", "b", "c", "d"), DepositOptions{NoEvict: true})...)
+	}
+	h.Deposit([]byte("last"), stamped(1, 100))
+	if got.Load() != 2 {
+		t.Errorf("%d reports after the second crossing", got.Load())
+	}
+	releaseAll(t, rs)
+}

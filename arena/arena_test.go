@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -357,7 +358,7 @@ func TestCast(t *testing.T) {
 	for name, f := range map[string]func(){
 		"too many":     func() { Cast[rec](a, 40, 41) },
 		"negative":     func() { Cast[uint8](a, 0, -1) },
-		"overflow":     func() { Cast[uint64](a, 0, math.MaxInt/4) },
+		"overflow":     func() { Cast[uint64](a, 0, 1<<61+1) }, // 8 bytes, modulo 2^64
 		"unaligned":    func() { Cast[uint64](a, 4, 1) },
 		"past the end": func() { Cast[uint64](a, 1008, 0) },
 		"pointer":      func() { Cast[*int](a, 0, 1) },
@@ -371,6 +372,10 @@ func TestCast(t *testing.T) {
 		if panics(f) == "" {
 			t.Errorf("%s: no panic", name)
 		}
+	}
+	// Ours must notice it, not the runtime by luck.
+	if msg := panics(func() { Cast[uint64](a, 0, 1<<61+1) }); !strings.Contains(msg, "outside an arena") {
+		t.Errorf("overflow: panic %q", msg)
 	}
 	if n := testing.AllocsPerRun(100, func() { Cast[rec](a, 0, 1) }); n != 0 {
 		t.Errorf("Cast allocates %v times", n)
@@ -417,29 +422,31 @@ func TestClose(t *testing.T) {
 // TestGuards: what lies next to a region faults, so that a stray write of C
 // code dies at its cause.
 func TestGuards(t *testing.T) {
-	a := mustMap(t, Options{Size: 3 << 20, Backing: Memfd})
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := uint64(addressOf(a.Bytes(0, 1)))
-	want := fmt.Sprintf("%x-%x rw-s", at, at+3<<20)
-	lines := strings.Split(string(maps), "\n")
-	for i, l := range lines {
-		if !strings.HasPrefix(l, want) {
+	for _, b := range []Backing{Anonymous, Memfd} {
+		if b == Anonymous && onHeap {
 			continue
+		}
+		a := mustMap(t, Options{Size: 3 << 20, Backing: b, Pages: PagesBase})
+		maps, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Skip("no /proc/self/maps")
+		}
+		at := uint64(addressOf(a.Bytes(0, 1)))
+		want := fmt.Sprintf("%x-%x rw-", at, at+3<<20)
+		lines := strings.Split(string(maps), "\n")
+		i := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, want) })
+		if i < 0 {
+			t.Fatalf("%v: no mapping %s", b, want)
 		}
 		for _, n := range []struct{ line, edge string }{
 			{lines[i-1], fmt.Sprintf("-%x ---", at)},
 			{lines[i+1], fmt.Sprintf("%x-", at+3<<20)},
 		} {
 			if !strings.Contains(n.line, n.edge) || !strings.Contains(n.line, " ---") {
-				t.Errorf("beside the region lies %q, want a guard at %q", n.line, n.edge)
+				t.Errorf("%v: beside the region lies %q, want a guard at %q", b, n.line, n.edge)
 			}
 		}
-		return
 	}
-	t.Errorf("no mapping %s", want)
 }
 
 func TestSeal(t *testing.T) {
@@ -621,6 +628,25 @@ func TestByteString(t *testing.T) {
 	} {
 		if got := byteString(n); got != want {
 			t.Errorf("byteString(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+// BenchmarkMap maps, touches and unmaps 256 MiB.
+func BenchmarkMap(b *testing.B) {
+	for _, o := range []Options{{Pages: PagesTHP}, {Pages: PagesBase}, {Backing: Memfd}} {
+		for _, threads := range []int{1, 2} {
+			o.Size, o.Prefault, o.PrefaultThreads = 256<<20, true, threads
+			b.Run(fmt.Sprintf("backing=%v/pages=%v/threads=%d", o.Backing, o.Pages, threads), func(b *testing.B) {
+				b.SetBytes(o.Size)
+				for range b.N {
+					a, err := Map(o)
+					if err != nil {
+						b.Fatal(err)
+					}
+					a.Close()
+				}
+			})
 		}
 	}
 }

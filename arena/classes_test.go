@@ -441,7 +441,7 @@ func FuzzClasses(f *testing.F) {
 func TestClassesChurn(t *testing.T) {
 	size, rounds := int64(512*slabBytes), 6000
 	if testing.Short() || Checking {
-		size, rounds = size/4, 1000
+		size, rounds = size/8, 400
 	}
 	m := newModel(t, size, 2<<20)
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -12,8 +12,9 @@
 //
 //	M1  After Map, every block of a file or memfd and every explicit huge page
 //	    is there. Only base and transparent pages of anonymous memory are given
-//	    at first touch, and their total was below the limit of the control group
-//	    and of the machine when Map ran.
+//	    at first touch. No arena is larger than the limit of the control group
+//	    and of the machine; one that is taken at once is not larger than the
+//	    memory available when Map ran.
 //	M2  When Map fails, nothing stays mapped, open, or on disk.
 //	M3  No child of this process sees a region: mappings are MADV_DONTFORK,
 //	    descriptors close-on-exec. Shared memory travels by descriptor only.

@@ -32,8 +32,13 @@ func smallTmpfs(t *testing.T, size int64) string {
 func TestFileTooLarge(t *testing.T) {
 	dir := smallTmpfs(t, 64<<20)
 	before := len(openFDs())
+	k := *realKernel
+	k.fallocate = func(int, uint32, int64, int64) error {
+		t.Error("took space that is known not to suffice")
+		return unix.ENOSPC
+	}
 	for _, name := range []string{"", "kvcr-pool.arena"} {
-		_, err := Map(Options{Size: 1 << 30, Backing: File, Path: filepath.Join(dir, name)})
+		_, err := k.mapArena(Options{Size: 1 << 30, Backing: File, Path: filepath.Join(dir, name)})
 		var se *SpaceError
 		if !errors.As(err, &se) || se.Need != 1<<30 || se.Free != 64<<20 || !strings.HasPrefix(se.Path, dir) {
 			t.Fatalf("%v, want a *SpaceError with 1 GiB, 64 MiB and a path in %s", err, dir)
@@ -50,6 +55,18 @@ func TestFileTooLarge(t *testing.T) {
 	if now := openFDs(); len(now) != before {
 		t.Errorf("left open: %v", now)
 	}
+	// Somebody else is faster: what our own part took is counted as free.
+	k.fallocate = func(fd int, mode uint32, off, n int64) error {
+		if off > 0 {
+			return unix.ENOSPC
+		}
+		return unix.Fallocate(fd, mode, off, n)
+	}
+	_, err := k.mapArena(Options{Size: 60 << 20, Backing: File, Path: dir})
+	var se *SpaceError
+	if !errors.As(err, &se) || se.Need != 60<<20 || se.Free != 64<<20 || !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("%v, want a *SpaceError with 60 MiB and 64 MiB", err)
+	}
 	// What fits can be used to its last byte, and then nothing else fits: the
 	// blocks are taken at Map, not at first use.
 	a := mustMap(t, Options{Size: 48 << 20, Backing: File, Path: dir})
@@ -57,8 +74,7 @@ func TestFileTooLarge(t *testing.T) {
 	if err := unix.Statfs(dir, &st); err != nil || int64(st.Bavail)*int64(st.Bsize) > 16<<20 {
 		t.Errorf("%d blocks free, %v: not reserved", st.Bavail, err)
 	}
-	_, err := Map(Options{Size: 32 << 20, Backing: File, Path: dir})
-	var se *SpaceError
+	_, err = Map(Options{Size: 32 << 20, Backing: File, Path: dir})
 	if !errors.As(err, &se) || se.Free > 16<<20 {
 		t.Errorf("second arena: %v", err)
 	}

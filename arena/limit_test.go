@@ -74,6 +74,12 @@ func TestMemoryLimit(t *testing.T) {
 			"proc/self/mountinfo":      "30 23 0:26 /system.slice/docker-12.scope /sys/fs/cgroup ro - cgroup2 cgroup rw\n",
 			"sys/fs/cgroup/memory.max": "536870912\n",
 		}, 512 << 20, "/sys/fs/cgroup/memory.max"},
+		{"v2, host namespace, nested", map[string]string{
+			"proc/meminfo": hostMem, "proc/self/cgroup": "0::/docker/9/inner\n",
+			"proc/self/mountinfo":            "30 23 0:26 /docker/9 /sys/fs/cgroup ro - cgroup2 cgroup rw\n",
+			"sys/fs/cgroup/memory.max":       "1073741824\n",
+			"sys/fs/cgroup/inner/memory.max": "536870912\n",
+		}, 512 << 20, "/sys/fs/cgroup/inner/memory.max"},
 		{"v2, path outside of the namespace", map[string]string{
 			"proc/meminfo": hostMem, "proc/self/mountinfo": v2Mount, "proc/self/cgroup": "0::/../other\n",
 			"sys/fs/cgroup/memory.max": "536870912\n", "sys/fs/cgroup/other/memory.max": "1\n",
@@ -88,6 +94,11 @@ func TestMemoryLimit(t *testing.T) {
 			"sys/fs/cgroup/memory/a/memory.limit_in_bytes": "536870912\n",
 			"sys/fs/cgroup/cpu/c/memory.limit_in_bytes":    "1\n", // not a memory group
 		}, 512 << 20, "/sys/fs/cgroup/memory/a/memory.limit_in_bytes"},
+		{"v1, unlimited", map[string]string{
+			"proc/self/mountinfo": v1Mount, "proc/self/cgroup": "4:memory:/a\n",
+			"sys/fs/cgroup/memory/a/memory.limit_in_bytes": v1Free,
+			"sys/fs/cgroup/memory/a/memory.stat":           "hierarchical_memory_limit " + v1Free + "\n",
+		}, 1<<63 - 1, "no limit"},
 		{"v1, nested, unlimited itself", map[string]string{
 			"proc/meminfo": hostMem, "proc/self/mountinfo": v1Mount, "proc/self/cgroup": "4:memory:/a/b\n",
 			"sys/fs/cgroup/memory/a/b/memory.limit_in_bytes": v1Free,

@@ -85,7 +85,8 @@ func (r *Result) duel(ctx context.Context, o Options, size int, checksum string,
 	})
 }
 
-// openPool opens an engine whose one pool has slots of size bytes.
+// openPool opens an engine as it is for KV blocks: a chained namespace, which
+// has one owner, whose one pool has slots of size bytes.
 func openPool(o Options, size int, checksum string) (*kvcr.Engine, error) {
 	sums := kvcr.ChecksumOff
 	if checksum == "on" {
@@ -95,6 +96,7 @@ func openPool(o Options, size int, checksum string) (*kvcr.Engine, error) {
 		Capacity: o.Capacity,
 		Namespaces: []kvcr.Namespace{{
 			Name:        "blocks",
+			Kind:        kvcr.Chained,
 			Pools:       []kvcr.Pool{{Name: "kv", SlotBytes: size}},
 			Checksums:   sums,
 			VerifyReads: checksum == "on",

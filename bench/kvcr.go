@@ -11,7 +11,7 @@ var peerKVCR = Peer{Name: ours, Bounded: true, References: true, Open: openKVCR}
 
 // openKVCR opens a flat namespace with size classes, the default.
 func openKVCR(s Shape) (Cache, error) {
-	c, err := openEngine(kvcr.Config{
+	return openEngine(kvcr.Config{
 		Capacity: s.Capacity,
 		Namespaces: []kvcr.Namespace{{
 			Name:     "bench",
@@ -20,18 +20,31 @@ func openKVCR(s Shape) (Cache, error) {
 			MaxBlocks: s.Keys + s.Keys/3 + 1024,
 		}},
 	})
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+}
+
+// poolName is KVCR with blocks of one size, as KV caches have them.
+const poolName = "kvcr-pool"
+
+var peerPool = Peer{Name: poolName, Bounded: true, References: true, Open: openKVCRPool}
+
+// openKVCRPool opens a flat namespace with one pool of fixed slots.
+func openKVCRPool(s Shape) (Cache, error) {
+	return openEngine(kvcr.Config{
+		Capacity: s.Capacity,
+		Namespaces: []kvcr.Namespace{{
+			Name:      "bench",
+			Pools:     []kvcr.Pool{{Name: "kv", SlotBytes: s.ValueSize}},
+			Checksums: kvcr.ChecksumOff, // size classes carry none either
+		}},
+	})
 }
 
 type engineCache struct{ *kvcr.Engine }
 
-func openEngine(cfg kvcr.Config) (engineCache, error) {
+func openEngine(cfg kvcr.Config) (Cache, error) {
 	e, err := kvcr.Open(cfg)
 	if err != nil {
-		return engineCache{}, fmt.Errorf("kvcr: %w", err)
+		return nil, fmt.Errorf("kvcr: %w", err)
 	}
 	return engineCache{e}, nil
 }

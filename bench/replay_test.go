@@ -151,17 +151,18 @@ func TestReplayRefusesBadOptions(t *testing.T) {
 }
 
 // TestEngineIsNearItsModel compares the engine with a simulation of the policy
-// it runs: what differs is the shard's clock and its magazines.
+// it runs: what differs is the shard's clock and its magazines. On so few
+// blocks chance moves density by several points; TestRecordedTrace judges it.
 func TestEngineIsNearItsModel(t *testing.T) {
 	tr := small()
-	for _, policy := range []string{"lru", "density"} {
+	for _, policy := range []string{"lru", "fifo"} {
 		blocks := CapacityOf(tr, 20)
 		r, err := Replay(context.Background(), ReplayOptions{Trace: tr, Blocks: blocks, BlockBytes: 512, Policy: policy})
 		if err != nil {
 			t.Fatal(err)
 		}
 		m := model.Run(tr, blocks, &model.Evict{Policy: policy, Late: true})
-		if d := r.PrefixPercent() - m.Percent(); d < -3 || d > 3 {
+		if d := r.PrefixPercent() - m.Percent(); d < -1 || d > 1 {
 			t.Errorf("%s: engine %.2f %%, model %.2f %%", policy, r.PrefixPercent(), m.Percent())
 		}
 	}
@@ -189,4 +190,3 @@ func TestRecordedTrace(t *testing.T) {
 		}
 	}
 }
-

@@ -114,9 +114,9 @@ var queues = []struct {
 
 const (
 	ringCapacity = 1024
-	// ringLot messages go between two looks at the clock: milliseconds, so that
-	// the start of the other goroutine does not show.
-	ringLot = 16 << 10
+	// ringLot messages go between two looks at the clock: enough that the start
+	// of the other goroutine does not show.
+	ringLot = 4 << 10
 )
 
 // pollsPerYield is how often a side tries again before it lets the scheduler

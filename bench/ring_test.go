@@ -2,8 +2,8 @@ package bench
 
 import (
 	"context"
-	"os"
 	"testing"
+	"time"
 
 	"github.com/kvcr-go/kvcr/ring"
 )
@@ -45,14 +45,23 @@ func TestLostMessageIsFound(t *testing.T) {
 	}
 }
 
-// TestRingSuite runs when a person asks for it: it takes 20 seconds.
 func TestRingSuite(t *testing.T) {
-	if os.Getenv("BENCH_SUITES") == "" {
-		t.Skip("BENCH_SUITES is not set")
-	}
-	rep, err := Ring(context.Background(), Options{Quick: true, Progress: func(s string) { t.Log(s) }})
+	rep, err := Ring(context.Background(), Options{Quick: true, Runs: 1, length: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rep.WriteText(os.Stderr)
+	got := map[string]int{}
+	for _, row := range rep.Rows() {
+		if row.Value <= 0 || row.Suite != "ring" {
+			t.Errorf("row %+v", row)
+		}
+		got[row.Name+" "+row.Impl]++
+	}
+	for _, name := range []string{"one-way", "round-trip"} {
+		for _, impl := range []string{ours, "channel", "xsync-spsc", "xsync-mpmc"} {
+			if n := got[name+" "+impl]; n != 4 {
+				t.Errorf("%s %s: %d batch sizes, want 4", name, impl, n)
+			}
+		}
+	}
 }

@@ -30,6 +30,8 @@ type Options struct {
 
 	// until is when no further round begins; zero: never.
 	until time.Time
+	// length replaces span's answer; for tests.
+	length time.Duration
 }
 
 func (o Options) withDefaults() Options {
@@ -118,7 +120,10 @@ func (o Options) rounds(ctx context.Context, measure func(round int) error) erro
 
 // span is how long one measurement of one implementation lasts.
 func (o Options) span() time.Duration {
-	if o.Quick {
+	switch {
+	case o.length > 0:
+		return o.length
+	case o.Quick:
 		return 50 * time.Millisecond
 	}
 	return 400 * time.Millisecond

@@ -105,8 +105,11 @@ func newTest(t testing.TB, r rig) *Shard {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if !s.token.free() {
-			return // a panic is on its way: whoever held the token died with it
+		for i := 0; !s.token.free(); i++ {
+			if i == 2000 {
+				return // a panic is on its way: whoever held the token died with it
+			}
+			time.Sleep(time.Millisecond)
 		}
 		if !r.loose && !t.Failed() {
 			audit(t, s)

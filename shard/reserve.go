@@ -375,16 +375,19 @@ func (s *Shard) unhold(id uint32) {
 	}
 }
 
+// addHeld counts the memory of a block and its group.
 func (s *Shard) addHeld(id uint32, sign int64) {
-	d := s.hot[id].desc
-	if s.store.classes != nil {
-		s.heldBytes[0] += sign * int64(s.store.classes.Round(max(int(s.hot[id].size), 1)))
-		return
-	}
-	s.heldBytes[d.pool()] += sign * int64(s.store.slotBytes(d.pool()))
-	if n := d.pieces(); n > 1 {
-		for _, p := range s.pieceDescs(arena.Off(s.cold[id].side)*granule, n-1) {
-			s.heldBytes[p.pool()] += sign * int64(s.store.slotBytes(p.pool()))
+	for ; id != 0; id = s.cold[id].group {
+		d := s.hot[id].desc
+		if s.store.classes != nil {
+			s.heldBytes[0] += sign * int64(s.store.classes.Round(max(int(s.hot[id].size), 1)))
+			continue
+		}
+		s.heldBytes[d.pool()] += sign * int64(s.store.slotBytes(d.pool()))
+		if n := d.pieces(); n > 1 {
+			for _, p := range s.pieceDescs(arena.Off(s.cold[id].side)*granule, n-1) {
+				s.heldBytes[p.pool()] += sign * int64(s.store.slotBytes(p.pool()))
+			}
 		}
 	}
 }

@@ -18,6 +18,9 @@ var capacities = []float64{1, 2, 5, 10, 20, 50}
 // recorded opens a recorded trace, or skips.
 func recorded(t testing.TB, name string) *trace.Trace {
 	t.Helper()
+	if racing {
+		t.Skip("recorded traces: not in race builds")
+	}
 	tr, err := trace.Open(name, "../..", trace.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -86,9 +89,9 @@ func TestExactRows(t *testing.T) {
 	}
 }
 
-// TestDensity: the figures the policy was chosen for, over three seeds of the
-// sampling hash. A seed may be worse than the mean of seeds by what small samples
-// scatter: at 400 blocks, half a point.
+// TestDensity: the figures the policy was chosen for, for each of three seeds of
+// the sampling. At 1 % of conversation other seeds give 9.4 to 9.8, so that a
+// change which only moves chance may fail here by 0.2.
 func TestDensity(t *testing.T) {
 	const seeds = 3
 	for _, tt := range []struct {
@@ -109,8 +112,8 @@ func TestDensity(t *testing.T) {
 				t.Logf("seed %d: %s, mean %.2f", seed, show(got), m)
 				for i, r := range rs {
 					mean[i] += got[i] / seeds
-					if got[i] < tt.want[i]-1.5*tt.tolerance {
-						t.Errorf("seed %d at %g %%: %.2f, want %.1f", seed, capacities[i], got[i], tt.want[i])
+					if got[i] < tt.want[i]-tt.tolerance {
+						t.Errorf("seed %d at %g %%: %.2f, want %.1f less at most %.1f", seed, capacities[i], got[i], tt.want[i], tt.tolerance)
 					}
 					if r.UnreachableShare != 0 {
 						t.Errorf("seed %d at %g %%: %g of the blocks are unreachable", seed, capacities[i], r.UnreachableShare)
@@ -121,11 +124,6 @@ func TestDensity(t *testing.T) {
 				}
 			}
 			t.Logf("mean:   %s", show(mean))
-			for i := range mean {
-				if mean[i] < tt.want[i]-tt.tolerance {
-					t.Errorf("at %g %%: %.2f, want %.1f less at most %.1f", capacities[i], mean[i], tt.want[i], tt.tolerance)
-				}
-			}
 		})
 	}
 }

@@ -94,6 +94,7 @@ func TestTurns(t *testing.T) {
 // TestHitsByTimestamp: a use that only the tick shows is counted once.
 func TestHitsByTimestamp(t *testing.T) {
 	f, d := openDensity(t, 100)
+	d.period = 1 << 30 // no learn, which would fade what is counted
 	sum := func() (hits float64) {
 		for c := range d.haz.hits {
 			for _, h := range d.haz.hits[c] {
