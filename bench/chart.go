@@ -103,11 +103,14 @@ func (c *Chart) plot() (*plot.Plot, error) {
 	for _, curve := range c.ordered(true) {
 		p.Legend.Add(curve.Label, keys[curve.Impl]...)
 	}
-	// Bottom right: hit ratios rise with capacity, so nothing is drawn there.
+	// In the lower right, where nothing is drawn since hit ratios rise with
+	// capacity; text after its line, so that a viewer's wider font (SVG carries
+	// names of fonts only) runs into empty space.
+	p.Legend.Left = true
 	p.Legend.TextStyle.Font.Size = vg.Points(12)
 	p.Legend.ThumbnailWidth = vg.Points(36)
 	p.Legend.Padding = vg.Points(3)
-	p.Legend.XOffs, p.Legend.YOffs = -vg.Points(14), vg.Points(12)
+	p.Legend.XOffs, p.Legend.YOffs = chartWidth*6/10, vg.Points(12)
 
 	var ticks plot.ConstantTicks
 	for _, r := range c.Curves[0].Ratios {
