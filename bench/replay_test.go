@@ -124,6 +124,42 @@ func TestReplayDoesNotCountWarmUp(t *testing.T) {
 	}
 }
 
+// TestUnreachableIsCounted removes the head of a chain by hand.
+func TestUnreachableIsCounted(t *testing.T) {
+	e, err := kvcr.Open(kvcr.Config{Capacity: 1 << 20, Namespaces: []kvcr.Namespace{{
+		Name: "chain", Kind: kvcr.Chained, Pools: []kvcr.Pool{{Name: "kv", SlotBytes: 4096}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	h, err := e.Handle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &trace.Trace{Requests: []trace.Request{{IDs: []uint64{0, 1, 2}}, {IDs: []uint64{0, 3}}}}
+	for _, r := range tr.Requests {
+		keys, items := NewKeys(r.IDs), []kvcr.Item{}
+		for i := range keys.Len() {
+			items = append(items, kvcr.Item{Key: keys.At(i).Bytes, Value: make([]byte, 4096)})
+		}
+		for _, res := range h.DepositBatch(items, kvcr.DepositOptions{}) {
+			if !res.OK() {
+				t.Fatal(res.Err())
+			}
+		}
+	}
+	if n, err := unreachable(e, tr); err != nil || n != 0 {
+		t.Errorf("whole chains: %d unreachable, %v", n, err)
+	}
+	if ok, err := h.Delete(NewKeys([]uint64{0}).At(0).Bytes); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	// 1 and 3 followed the removed block; 2 still has its predecessor.
+	if n, err := unreachable(e, tr); err != nil || n != 2 {
+		t.Errorf("without their head: %d unreachable, %v, want 2", n, err)
+	}
+}
+
 func TestReplayRefusesBadOptions(t *testing.T) {
 	tr := small()
 	for name, o := range map[string]ReplayOptions{

@@ -8,7 +8,7 @@ import (
 // TestKeysFloors: density on values without chains.
 func TestKeysFloors(t *testing.T) {
 	density := func() Cache { return &Evict{Policy: "density"} }
-	long := Zipf(1, 20_000, 4_000_000)
+	long := Zipf(1, 20_000, 2_000_000)
 	long.Name = "zipf, long"
 	for _, tt := range []struct {
 		k        Keys
@@ -20,7 +20,7 @@ func TestKeysFloors(t *testing.T) {
 		{Loop(100_000, 2_000_000), 10_000, nil, 8},
 		{Changing(1, 100_000, 1_200_000, 200_000), 10_000, &LRU{}, -1.2},
 		{Bursts(1, 100_000, 1_000_000, 5000), 10_000, &LRU{}, 1.5},
-		// 2000 times the capacity: what is learned must not drift.
+		// 1000 times the capacity: what is learned must not drift.
 		{long, 2000, &S3FIFO{Small: 0.1, Promote: 2}, -0.3},
 		{Uniform(1, 100_000, 600_000), 10_000, &LRU{}, -0.3},
 	} {

@@ -22,6 +22,7 @@ func TestReader(t *testing.T) {
 		{"no blocks", `{"timestamp":0,"input_length":0,"output_length":0,"hash_ids":[]}`, nil},
 		{"cut off", good[:40], ErrSyntax},
 		{"unknown field", strings.Replace(good, "timestamp", "time", 1), ErrSyntax},
+		{"one field more", strings.Replace(good, "{", `{"tenant": 3, `, 1), ErrSyntax},
 		{"missing field", `{"timestamp":0,"input_length":1,"hash_ids":[1]}`, ErrSyntax},
 		{"null ids", `{"timestamp":0,"input_length":1,"output_length":0,"hash_ids":null}`, ErrSyntax},
 		{"more behind", good + good, ErrSyntax},

@@ -108,6 +108,7 @@ func TestReplayMistakes(t *testing.T) {
 		{"trace name", []string{"--trace", "conversaton"}, nil, 2, []string{`"conversation"`}},
 		{"trace file", []string{"--trace", "./none.jsonl"}, nil, 1, []string{"./none.jsonl"}},
 		{"percentage", []string{"--capacity", "101%"}, nil, 2, []string{"101%", "up to 100"}},
+		{"negative percentage", []string{"--capacity=-5%"}, nil, 2, []string{"-5%", "over 0"}},
 		{"zero percent", []string{"--capacity", "0%"}, nil, 2, []string{"0%"}},
 		{"size", []string{"--capacity", "10q"}, nil, 2, []string{"10q", "MiB"}},
 		{"block", []string{"--trace", path, "--block", "100"}, nil, 2, []string{"100", "multiple of 64"}},

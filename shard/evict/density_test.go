@@ -307,6 +307,63 @@ func TestSweepIsPaced(t *testing.T) {
 	}
 }
 
+// TestReplaceDuringSweep: an orphan moved behind the sweep's back is still found.
+func TestReplaceDuringSweep(t *testing.T) {
+	f, d := openDensity(t, 16)
+	d.Insert(f.chain(0, 10, 11), 1)
+	d.Remove(10, Deleted, 1)
+	d.beginSweep()
+	d.stepped = 1
+	d.sweepNodes(5, 1) // past slot 2
+	f.hash[2] = f.hash[11]
+	d.Replace(11, 2, 1)
+	d.sweepAll(1)
+	mustCheck(t, d)
+	if d.nodes[2].class() != classDead {
+		t.Errorf("block 2 has class %d, want unreachable", d.nodes[2].class())
+	}
+}
+
+// TestNoCircleThroughSlots: a block put under an orphan, into the very slot whose
+// last block was the orphan's parent.
+func TestNoCircleThroughSlots(t *testing.T) {
+	f, d := openDensity(t, 16)
+	d.Insert(f.chain(0, 1, 2), 1)
+	d.beginSweep()
+	d.stepped = 1
+	d.sweepNodes(4, 1) // both seen: the sweep under way does not find the orphan
+	d.Remove(1, Deleted, 1)
+	d.Insert(f.chain(2, 1), 1)
+	mustCheck(t, d)
+	if got := drain(t, d, 2); !slices.Equal(got, []ID{1, 2}) {
+		t.Errorf("evicted %v, want 1, then 2", got)
+	}
+}
+
+// TestHeirBehindAnOrphan: 1 is to follow its parent's heir 3, which is below 6,
+// an orphan of slot 5 where now a child of 1 lives. Only once 6 is cut loose can
+// it, without a circle.
+func TestHeirBehindAnOrphan(t *testing.T) {
+	f, d := openDensity(t, 16)
+	d.Insert(f.chain(0, 5, 6), 1)
+	d.Insert(f.chain(6, 2, 1), 1)
+	d.beginSweep()
+	d.stepped = 1
+	d.sweepNodes(8, 1) // all seen: none is resolved again in this sweep
+	d.Remove(5, Deleted, 1)
+	f.hash[3] = f.hash[2]
+	d.Replace(2, 3, 1)
+	d.Insert(f.chain(1, 5), 1)
+	mustCheck(t, d)
+	d.sweepAll(1)
+	mustCheck(t, d)
+	for id, want := range map[ID]ID{5: 1, 1: 3, 3: 6, 6: 0} {
+		if n := d.nodes[id]; n.ref().slot() != want || n.class() != classDead {
+			t.Errorf("block %d under %d, class %d; want under %d and unreachable", id, n.ref().slot(), n.class(), want)
+		}
+	}
+}
+
 // TestClockWraps: ages are differences, so a wrap changes no victim.
 func TestClockWraps(t *testing.T) {
 	var want []ID

@@ -129,3 +129,29 @@ func TestBusyBurst(t *testing.T) {
 		})
 	}
 }
+
+// TestBusyIsMovedAway: busy blocks at the cold end are met once, not by every
+// Victim.
+func TestBusyIsMovedAway(t *testing.T) {
+	const n, claimed = 1000, 100
+	for _, name := range Names() {
+		t.Run(name, func(t *testing.T) {
+			f, p := open(t, name, n)
+			for id := ID(1); id <= n; id++ {
+				p.Insert(f.chain(0, id), uint32(id))
+				f.busy[id] = id <= claimed
+			}
+			asked := func() int {
+				before := f.asked
+				if v := p.Victim(n); v <= claimed {
+					t.Fatalf("victim %d is busy or none", v)
+				}
+				return f.asked - before
+			}
+			first, second := asked(), asked()
+			if first < claimed || second > 4*busyEnd {
+				t.Errorf("asked for %d blocks, then for %d; want all %d, then few", first, second, claimed)
+			}
+		})
+	}
+}

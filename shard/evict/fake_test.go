@@ -7,6 +7,8 @@ type fake struct {
 	last []uint32
 	busy []bool
 	hash []uint64
+
+	asked int // calls of Busy
 }
 
 func newFake(n int) *fake {
@@ -15,7 +17,7 @@ func newFake(n int) *fake {
 
 func (f *fake) Last(id ID) uint32          { return f.last[id] }
 func (f *fake) SetLast(id ID, tick uint32) { f.last[id] = tick }
-func (f *fake) Busy(id ID) bool            { return f.busy[id] }
+func (f *fake) Busy(id ID) bool            { f.asked++; return f.busy[id] }
 func (f *fake) Hash(id ID) uint64          { return f.hash[id] }
 
 func open(t testing.TB, name string, n int) (*fake, Policy) {

@@ -14,8 +14,7 @@ const (
 
 // victimSteps bounds the touched or busy blocks that one Victim moves away
 // before it takes the best it has seen. 128 is arbitrary: every move is paid for
-// by a touch, so the bound only matters after a burst of touches, when it caps
-// a stall at about 10 us.
+// by a touch, so the bound only matters after a burst of touches.
 const victimSteps = 128
 
 // queue is what fifo, lru and s3fifo share.

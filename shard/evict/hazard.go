@@ -61,8 +61,8 @@ func lengthOf(n uint32) uint8 {
 	return 2
 }
 
-// Weights of the prior: how many events it counts for. Measured flat from 3 to
-// 100 and 5 to 100.
+// Weights of the prior: how many events it counts for. 4 to 30 and 8 to 50
+// measured the same, and so did forgetting 0.3 to 3 % a time.
 const (
 	priorWeight  = 10 // of a base hazard or of the bucket before
 	shrinkWeight = 20 // of the node above
