@@ -26,28 +26,17 @@ func Engine(ctx context.Context, o Options) (*Report, error) {
 // fill is the part of a cache's capacity that the loaded values take.
 const fill = 0.75
 
-// quickKeys bounds the keys of small values in a quick run, where loading the
-// caches would take longer than measuring them.
-const quickKeys = 1 << 20
-
 // shapeOf is a cache of o.Capacity filled with values of one size.
 func shapeOf(o Options, size int) Shape {
 	keys := int(fill * float64(o.Capacity) / float64(size))
-	if o.Quick {
-		keys = min(keys, quickKeys)
-	}
-	return Shape{Capacity: o.Capacity, ValueSize: size, Keys: keys}
+	return Shape{Capacity: o.Capacity, ValueSize: size, Keys: o.keys(keys)}
 }
-
-// steps is the length of a walk: 16 MiB of keys, over twice a second-level
-// cache, read in order.
-const steps = 1 << 18
 
 // walksFor draws a walk for each worker.
 func walksFor(o Options, keys, readPercent int) []*walk {
 	walks := make([]*walk, o.Workers)
 	for i := range walks {
-		walks[i] = newWalk(NewZipf(keys, 0.99, uint64(100*readPercent+i+1)), steps, readPercent)
+		walks[i] = newWalk(NewZipf(keys, 0.99, uint64(100*readPercent+i+1)), o.steps(), readPercent)
 	}
 	return walks
 }
@@ -97,7 +86,7 @@ const again = "kvcr-again"
 func (p Peer) ours() bool { return p.Name == ours || p.Name == poolName || p.Name == again }
 
 func compareCaches(ctx context.Context, o Options, rep *Report) error {
-	sizes := []int{64, 4096, 65536}
+	sizes := o.Sizes
 	for i, size := range sizes {
 		s := shapeOf(o, size)
 		peers := append([]Peer{peerKVCR, peerPool}, Peers()...)

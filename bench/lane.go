@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 )
 
@@ -149,24 +150,39 @@ func openBay(ctx context.Context, p Peer, s Shape, lanes int) (*bay, error) {
 
 // load writes every key once, from one goroutine, in order.
 func (b *bay) load(ctx context.Context, keys int) error {
+	// Every lane writes its share: a cache of small values has millions.
+	share := (keys + len(b.lanes) - 1) / len(b.lanes)
+	errs := make([]error, len(b.lanes))
+	var wg sync.WaitGroup
+	for i, l := range b.lanes {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			errs[i] = b.loadRange(ctx, l, i*share, min(keys, (i+1)*share))
+		}()
+	}
+	wg.Wait()
+	b.cache.Settle()
+	return errors.Join(errs...)
+}
+
+func (b *bay) loadRange(ctx context.Context, l *lane, from, to int) error {
 	const part = 32 << 10 // keys rendered at a time; arbitrary
-	l := b.lanes[0]
-	for from := 0; from < keys; from += part {
+	for ; from < to; from += part {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		numbers := make([]uint32, min(part, keys-from))
+		numbers := make([]uint32, min(part, to-from))
 		for i := range numbers {
 			numbers[i] = uint32(from + i)
 		}
-		l.walk = &walk{NewKeys(numbers), make([]bool, len(numbers))}
+		keys := NewKeys(numbers)
 		for i := range numbers {
-			if err := b.persist(l.worker, l.walk.keys.At(i), l.values); err != nil {
+			if err := b.persist(l.worker, keys.At(i), l.values); err != nil {
 				return err
 			}
 		}
 	}
-	b.cache.Settle()
 	return nil
 }
 

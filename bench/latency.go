@@ -70,8 +70,9 @@ type beside struct {
 
 // getsBeside measures one cache.
 func getsBeside(ctx context.Context, o Options, p Peer, puts bool) (out beside, err error) {
+	small := o.keys(smallKeys)
 	large := int(o.Capacity / largeValue) // once around: steady state
-	c, err := p.Open(Shape{Capacity: o.Capacity, ValueSize: largeValue, Keys: smallKeys + large})
+	c, err := p.Open(Shape{Capacity: o.Capacity, ValueSize: largeValue, Keys: small + large})
 	if err != nil {
 		return out, err
 	}
@@ -85,7 +86,7 @@ func getsBeside(ctx context.Context, o Options, p Peer, puts bool) (out beside, 
 	}
 	defer reader.Close()
 	b := &bay{cache: c, size: smallValue, lanes: []*lane{{worker: reader, values: newValues(smallValue, 1)}}}
-	if err := b.load(ctx, smallKeys); err != nil {
+	if err := b.load(ctx, small); err != nil {
 		return out, err
 	}
 
@@ -102,13 +103,13 @@ func getsBeside(ctx context.Context, o Options, p Peer, puts bool) (out beside, 
 			return out, err
 		}
 		go func() {
-			n, err := putLarge(writer, large, stop)
+			n, err := putLarge(writer, small, large, stop)
 			putBytes = n * largeValue
 			written <- errors.Join(err, writer.Close())
 		}()
 	}
-	l := &lane{worker: reader, walk: newWalk(NewZipf(smallKeys, 0.99, 5), steps, 100)}
-	d := 5 * o.span()
+	l := &lane{worker: reader, walk: newWalk(NewZipf(small, 0.99, 5), o.steps(), 100)}
+	d := max(5*o.span(), 50*timerEvery) // or there is no timer to be late
 	h, err := openLoop(ctx, getEvery, d, func() error { return l.views(1) })
 	close(stop)
 	out.timerP99 = <-timers
@@ -121,12 +122,12 @@ func getsBeside(ctx context.Context, o Options, p Peer, puts bool) (out beside, 
 	return out, err
 }
 
-// putLarge writes values of 2 MiB under keys that follow the small ones, in a
-// loop over as many as fit, until stop is closed.
-func putLarge(w Worker, large int, stop <-chan struct{}) (n int, err error) {
+// putLarge writes values of 2 MiB under keys from first on, in a loop over large
+// of them, which is as many as fit, until stop is closed.
+func putLarge(w Worker, first, large int, stop <-chan struct{}) (n int, err error) {
 	numbers := make([]uint32, large)
 	for i := range numbers {
-		numbers[i] = uint32(smallKeys + i)
+		numbers[i] = uint32(first + i)
 	}
 	keys, v := NewKeys(numbers), newValues(largeValue, 2)
 	for ; ; n++ {

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/kvcr-go/kvcr/ring"
 )
@@ -11,10 +10,10 @@ import (
 func TestQueuesMoveEveryMessage(t *testing.T) {
 	for _, q := range queues {
 		for _, batch := range []int{1, 8, 1024} {
-			if err := oneWay(q.open, batch, 10_000); err != nil {
+			if err := oneWay(q.open, batch, 3_000); err != nil {
 				t.Errorf("%s one way, batch %d: %v", q.name, batch, err)
 			}
-			if err := roundTrip(q.open, batch, 3_000); err != nil {
+			if err := roundTrip(q.open, batch, 500); err != nil {
 				t.Errorf("%s round trip, batch %d: %v", q.name, batch, err)
 			}
 		}
@@ -46,7 +45,7 @@ func TestLostMessageIsFound(t *testing.T) {
 }
 
 func TestRingSuite(t *testing.T) {
-	rep, err := Ring(context.Background(), Options{Quick: true, Runs: 1, length: time.Millisecond})
+	rep, err := Ring(context.Background(), Options{Quick: true, Runs: 1, brief: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,9 @@ type Options struct {
 	Runs int
 	// Only names the results wanted; empty: all.
 	Only []string
+	// Sizes are the bytes of the values that caches are compared with; empty:
+	// 64, 4096 and 65536.
+	Sizes []int
 	// Workers is the number of goroutines and of processors used; 0: 2.
 	Workers int
 	// Capacity of the caches in bytes; 0: 1 GiB, quick 256 MiB.
@@ -30,8 +33,8 @@ type Options struct {
 
 	// until is when no further round begins; zero: never.
 	until time.Time
-	// length replaces span's answer; for tests.
-	length time.Duration
+	// brief makes everything as small as it can be; for tests.
+	brief bool
 }
 
 func (o Options) withDefaults() Options {
@@ -40,6 +43,9 @@ func (o Options) withDefaults() Options {
 		if o.Quick {
 			o.Runs = 3
 		}
+	}
+	if len(o.Sizes) == 0 {
+		o.Sizes = []int{64, 4096, 65536}
 	}
 	if o.Workers == 0 {
 		o.Workers = 2
@@ -72,6 +78,11 @@ func (o Options) validate(names []string) error {
 	var errs []error
 	if o.Runs < 1 {
 		errs = append(errs, &OptionError{"Runs", o.Runs, "at least 1"})
+	}
+	for _, n := range o.Sizes {
+		if n < 16 || int64(n) > o.Capacity/64 {
+			errs = append(errs, &OptionError{"Sizes", n, "16 bytes to a 64th of the capacity"})
+		}
 	}
 	if o.Workers < 1 {
 		errs = append(errs, &OptionError{"Workers", o.Workers, "at least 1"})
@@ -121,12 +132,36 @@ func (o Options) rounds(ctx context.Context, measure func(round int) error) erro
 // span is how long one measurement of one implementation lasts.
 func (o Options) span() time.Duration {
 	switch {
-	case o.length > 0:
-		return o.length
+	case o.brief:
+		return time.Millisecond
 	case o.Quick:
 		return 50 * time.Millisecond
 	}
 	return 400 * time.Millisecond
+}
+
+// keys bounds the number of keys for a run that is in a hurry, where loading
+// the caches would take longer than measuring them.
+func (o Options) keys(n int) int {
+	switch {
+	case o.brief:
+		return min(n, 2<<10)
+	case o.Quick:
+		return min(n, 1<<20)
+	}
+	return n
+}
+
+// steps is the length of a walk: about as many accesses as one measurement
+// makes, so that the walk does not visit few keys again and again.
+func (o Options) steps() int {
+	switch {
+	case o.brief:
+		return 4 << 10
+	case o.Quick:
+		return 256 << 10
+	}
+	return 1 << 20
 }
 
 // processors sets GOMAXPROCS for a suite and returns the undo.

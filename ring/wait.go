@@ -221,3 +221,7 @@ func (p *Parker) retract() {
 		<-p.ch
 	}
 }
+
+// Pause tells the processor that the caller spins. For short waits that are not
+// worth a Parker; the caller bounds them.
+func Pause() { pause() }

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"bytes"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -270,4 +271,38 @@ func TestMagazines(t *testing.T) {
 		s.Release(c)
 	}
 	b.Close()
+}
+
+// A lane takes from its magazine while the token is held, and the count says
+// so.
+func TestMagazineIsUsed(t *testing.T) {
+	s := newTest(t, rig{pools: []Pool{{64, 64}}})
+	s.helped = false
+	l := newLane(t, s)
+	mustPut(t, l, key(1), pattern(key(1), 0, 64))
+	if l.magN != 1 {
+		t.Fatalf("%d records in the magazine after a queued put, want 1", l.magN)
+	}
+	ahead := l.mag[0]
+	for !s.token.try() {
+		runtime.Gosched()
+	}
+	id, why := l.reserve(Shape{Size: 64}, len(key(1)), 0) // would wait for ever without one
+	s.unlock(0)
+	if why != OK || id != ahead || l.magN != 0 {
+		t.Errorf("reserved %d (%v), the magazine held %d and has %d left", id, why, ahead, l.magN)
+	}
+	if n := s.inMagazines.Load(); n != 0 {
+		t.Errorf("%d records counted in magazines", n)
+	}
+	l.Abort(Reserved{id: id})
+	// Another shape is not served from it.
+	mustPut(t, l, key(2), pattern(key(2), 0, 64))
+	ahead = l.mag[0]
+	if id, why := l.reserve(Shape{Size: 63}, len(key(1)), 0); why != OK || id == ahead {
+		t.Errorf("a reservation of another size: %v, record %d", why, id)
+	} else {
+		l.Abort(Reserved{id: id})
+	}
+	purge(t, s, l)
 }

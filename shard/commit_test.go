@@ -565,6 +565,56 @@ func TestDepositLargerThanMemory(t *testing.T) {
 	})
 }
 
+// What of a deposit could not be stored is given back: reservations that
+// succeeded behind one that failed, and parts of a group without their leader.
+func TestRefusedPartIsGivenBack(t *testing.T) {
+	ways(t, rig{pools: []Pool{{64, 4}, {128, 8}}}, func(t *testing.T, s *Shard, l *Lane) {
+		other := layout(t, s, 1)
+		mk := func(i int, layout uint16, member bool) Put {
+			p := Put{Hash: s.hash(key(i)), Key: key(i), Value: pattern(key(i), 0, 64), Shape: Shape{Size: 64, Layout: layout}, Member: member}
+			return p
+		}
+		var held []Claim
+		for i := range 2 { // leaves two slots of the first pool
+			p := mk(i, 0, false)
+			p.NoEvict = true
+			held = append(held, l.Put(&p, 0).Claim)
+		}
+		for _, tt := range []struct {
+			name string
+			puts []Put
+			want []Reason
+		}{
+			{"one refused in the middle", []Put{mk(10, 0, false), mk(11, 0, false), mk(12, 0, false), mk(13, other, false), mk(14, other, false)},
+				[]Reason{OK, OK, Capacity, Capacity, Capacity}},
+			{"a group whose leader is refused", []Put{mk(20, 0, false), mk(21, other, true), mk(22, 0, true), mk(23, 0, false)},
+				[]Reason{OK, Capacity, Capacity, Capacity}},
+			{"a group whose part is refused", []Put{mk(30, other, true), mk(31, 0, true), mk(32, 0, true), mk(33, 0, true), mk(34, other, false)},
+				[]Reason{Capacity, Capacity, Capacity, Capacity, Capacity}},
+		} {
+			for i, o := range runOf(l, tt.puts) {
+				if o.Reason != tt.want[i] {
+					t.Errorf("%s: block %d: %v, want %v", tt.name, i, o.Reason, tt.want[i])
+				}
+				if k := tt.puts[i].Key; has(l, k) != (tt.want[i] == OK) {
+					t.Errorf("%s: block %d is resident: %t", tt.name, i, has(l, k))
+				}
+			}
+			l.Recall()
+			if n := s.Reserved(); n != 0 {
+				t.Errorf("%s: %d reservations left", tt.name, n)
+			}
+			audit(t, s)
+			for i := range tt.puts {
+				del(l, tt.puts[i].Key)
+			}
+		}
+		for _, c := range held {
+			s.Unhold(c)
+		}
+	})
+}
+
 // A deposit over blocks that are resident in part, in every combination: after
 // it the whole chain is resident, linked, and leaves leaf by leaf.
 func TestChainOverResident(t *testing.T) {

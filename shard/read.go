@@ -73,6 +73,7 @@ func (s *Shard) probe(b *bucket, fp uint64, key []byte) (c Claim, ok bool) {
 				continue
 			}
 			id := uint32(e)
+			prefetch.LineToWrite(&s.hot[id].key[0]) // the claim will write it
 			s.fetchAhead(id)
 			lead, claimed := s.claim(id)
 			if !claimed {

@@ -388,13 +388,19 @@ func TestRingStress(t *testing.T) {
 
 func ringStress(t *testing.T, s *Shard, lanes, perLane int) {
 	var done atomic.Bool
+	var steps atomic.Int64
 	var helpers, wg sync.WaitGroup
 	helpers.Add(1)
-	go func() { // somebody who holds the token now and then, and gives it up
+	// Somebody who holds the token now and then, and gives it up. Not more
+	// often than the lanes get on: else this one would answer a bell that
+	// everybody else has overlooked.
+	go func() {
 		defer helpers.Done()
-		for !done.Load() {
-			s.Do(runtime.Gosched)
-			runtime.Gosched()
+		for last := int64(-1); !done.Load(); runtime.Gosched() {
+			if n := steps.Load(); n != last {
+				last = n
+				s.Do(runtime.Gosched)
+			}
 		}
 	}()
 	var ls []*Lane
@@ -410,6 +416,7 @@ func ringStress(t *testing.T, s *Shard, lanes, perLane int) {
 					runtime.Gosched()
 				}
 				laneStep(t, l, i, n, rng)
+				steps.Add(1)
 				if t.Failed() {
 					return
 				}
@@ -478,53 +485,64 @@ func laneStep(t *testing.T, l *Lane, lane, n int, rng *rand.Rand) {
 // goroutines while the owner retires the records and takes them. Every record
 // comes back exactly once (audit), and nothing else does.
 func TestReturnStack(t *testing.T) {
-	const records, readers = 200, 4
+	const records, readers = 1000, 3
 	s := newTest(t, rig{pools: []Pool{{64, records}}, policy: "lru"})
 	l := newLane(t, s)
-	rounds := 30
+	rounds := 60
 	if testing.Short() {
-		rounds = 8
+		rounds = 10
 	}
 	for round := range rounds {
 		for i := range records {
 			mustPut(t, l, key(i), pattern(key(i), round, 64))
 		}
-		var wg sync.WaitGroup
-		start := make(chan struct{})
-		for r := range readers {
-			claims := map[int]Claim{}
-			for i := range records {
-				if (i+r)%3 != 0 { // two to four claims on each
+		// Two thirds of the records have one reader, so that readers push at the
+		// same time; the others have all of them.
+		var claims [readers]map[int]Claim
+		for r := range claims {
+			claims[r] = map[int]Claim{}
+		}
+		for i := range records {
+			for r := range claims {
+				if i%3 == 0 || i%readers == r {
 					c, ok := get(l, key(i))
 					if !ok {
 						t.Fatalf("%s is a miss", key(i))
 					}
-					claims[i] = c
+					claims[r][i] = c
 				}
 			}
+		}
+		for i := range records { // half of them retire before, half beside
+			if i%2 == 0 {
+				del(l, key(i))
+			}
+		}
+		var wg sync.WaitGroup
+		var start atomic.Bool
+		for r := range claims {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				<-start
-				for i, c := range claims {
-					if k := key(i); !bytes.Equal(s.Bytes(c), pattern(k, round, 64)) {
+				for !start.Load() {
+					runtime.Gosched()
+				}
+				for i, c := range claims[r] {
+					if k := key(i); i%10 == 0 && !bytes.Equal(s.Bytes(c), pattern(k, round, 64)) {
 						t.Errorf("the bytes of %s changed under a claim", k)
 					}
 					if s.Release(c) != nil {
 						t.Error("release refused")
 					}
-					if i%7 == r {
-						runtime.Gosched()
-					}
 				}
 			}()
 		}
-		close(start)
+		start.Store(true)
 		for i := range records {
-			if why := del(l, key(i)); why != OK {
-				t.Fatalf("delete of %s: %v", key(i), why)
+			if i%2 == 1 {
+				del(l, key(i))
 			}
-			if i%5 == 0 {
+			if i%50 == 0 {
 				s.Do(func() { s.takeReturned() })
 			}
 		}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 
 	"github.com/kvcr-go/kvcr/bench"
@@ -24,6 +26,7 @@ type benchCmd struct {
 
 type benchEngineCmd struct {
 	Capacity string `default:"0" placeholder:"SIZE" help:"Capacity of each cache; 0 for 1GiB, quick 256MiB."`
+	Sizes    []int  `name:"size" placeholder:"BYTES,..." help:"Value sizes that caches are compared with; default 64,4096,65536."`
 	Workers  int    `default:"2" help:"Goroutines, and processors used."`
 	Big      bool   `help:"Also the case of ten million blocks: 2.5 GiB and a minute."`
 }
@@ -41,6 +44,9 @@ func (c *benchCmd) suite(e *env, run func(bench.Options) (*bench.Report, error))
 	// not pass unseen.
 	if _, _, err := resolve(nil, e.environ, ""); err != nil {
 		return usageError{err}
+	}
+	if note := busyNote(readLoad(), runtime.NumCPU()); note != "" {
+		fmt.Fprintf(e.stderr, "kvcr: note: %s\n", note)
 	}
 	p := newProgress(e.stderr, c.Quiet)
 	rep, err := run(bench.Options{
@@ -72,7 +78,7 @@ func (c *benchEngineCmd) Run(e *env, root *cli) error {
 		return usageError{err}
 	}
 	return root.Bench.suite(e, func(o bench.Options) (*bench.Report, error) {
-		o.Capacity, o.Workers, o.Big = capacity, c.Workers, c.Big
+		o.Capacity, o.Sizes, o.Workers, o.Big = capacity, c.Sizes, c.Workers, c.Big
 		return bench.Engine(e.ctx, o)
 	})
 }

@@ -5,3 +5,9 @@ TEXT ·Line(SB), NOSPLIT, $0-8
 	MOVQ b+0(FP), AX
 	PREFETCHT0 (AX)
 	RET
+
+// func LineToWrite(b *byte)
+TEXT ·LineToWrite(SB), NOSPLIT, $0-8
+	MOVQ b+0(FP), AX
+	BYTE $0x0F; BYTE $0x0D; BYTE $0x08 // PREFETCHW (AX), which the assembler lacks
+	RET
