@@ -121,7 +121,7 @@ func newFresh(workers, size int) *fresh {
 }
 
 func (f *fresh) prepare() {
-	const lot = 64 << 10 // more than a round uses of large blocks
+	const lot = 512 << 10 // more than a round uses of large blocks
 	for i := range f.walks {
 		numbers := make([]uint32, lot)
 		for j := range numbers {

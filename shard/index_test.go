@@ -473,6 +473,45 @@ func staged(t *testing.T, trials int, prepare, pull, raise func(), read func() (
 	}
 }
 
+// A miss needs a chain that did not change: here the last entry of a long one,
+// whose owner a reader looks for, moves to its front, past a reader on the way.
+func TestMissNeedsAStillChain(t *testing.T) {
+	const strangers = 30
+	s := newTest(t, rig{hash: sameHash, loose: true})
+	l := newLane(t, s)
+	for i := range strangers + 1 {
+		mustPut(t, l, key(i), pattern(key(i), 0, 64))
+	}
+	hash, k := sameHash(nil), key(strangers)
+	find := func(k []byte) uint32 {
+		id, _ := s.index.lookup(hash, func(id uint32) bool { return s.keyIs(id, k) })
+		return id
+	}
+	first, last := find(key(0)), find(k)
+	staged(t, trials()/10,
+		func() {
+			s.index.remove(hash, last)
+			s.index.remove(hash, first)
+			// The strangers close up; first goes to a front place by hand.
+			head := s.index.first(hash)
+			e := head.entries[0].Load()
+			bump(head)
+			head.entries[0].Store(fingerprint(hash)<<32 | uint64(first))
+			bump(head)
+			s.index.insert(hash, uint32(e))
+			s.index.insert(hash, last)
+		},
+		func() { s.index.remove(hash, first) },
+		func() {},
+		func() bool {
+			c, ok, sure := s.Peek(hash, k)
+			if ok {
+				s.Release(c)
+			}
+			return !ok && sure
+		})
+}
+
 func trials() int {
 	if testing.Short() {
 		return 20000

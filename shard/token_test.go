@@ -488,9 +488,9 @@ func TestReturnStack(t *testing.T) {
 	const records, readers = 1000, 3
 	s := newTest(t, rig{pools: []Pool{{64, records}}, policy: "lru"})
 	l := newLane(t, s)
-	rounds := 60
+	rounds := 150
 	if testing.Short() {
-		rounds = 10
+		rounds = 15
 	}
 	for round := range rounds {
 		for i := range records {
@@ -498,10 +498,8 @@ func TestReturnStack(t *testing.T) {
 		}
 		// Two thirds of the records have one reader, so that readers push at the
 		// same time; the others have all of them.
-		var claims [readers]map[int]Claim
-		for r := range claims {
-			claims[r] = map[int]Claim{}
-		}
+		var claims [readers][]Claim
+		var of [readers][]int
 		for i := range records {
 			for r := range claims {
 				if i%3 == 0 || i%readers == r {
@@ -509,39 +507,43 @@ func TestReturnStack(t *testing.T) {
 					if !ok {
 						t.Fatalf("%s is a miss", key(i))
 					}
-					claims[r][i] = c
+					claims[r] = append(claims[r], c)
+					of[r] = append(of[r], i)
 				}
 			}
 		}
-		for i := range records { // half of them retire before, half beside
-			if i%2 == 0 {
+		for i := range records { // most retire before, the others beside
+			if i < records*3/4 {
 				del(l, key(i))
 			}
 		}
 		var wg sync.WaitGroup
-		var start atomic.Bool
+		var started atomic.Int32
 		for r := range claims {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				for !start.Load() {
-					runtime.Gosched()
-				}
-				for i, c := range claims[r] {
-					if k := key(i); i%10 == 0 && !bytes.Equal(s.Bytes(c), pattern(k, round, 64)) {
+				for j, i := range of[r] {
+					if k := key(i); !bytes.Equal(s.Bytes(claims[r][j]), pattern(k, round, 64)) {
 						t.Errorf("the bytes of %s changed under a claim", k)
 					}
+				}
+				for started.Add(1); started.Load() <= readers; {
+					runtime.Gosched() // until the owner has begun as well
+				}
+				for _, c := range claims[r] {
 					if s.Release(c) != nil {
 						t.Error("release refused")
 					}
 				}
 			}()
 		}
-		start.Store(true)
-		for i := range records {
-			if i%2 == 1 {
-				del(l, key(i))
-			}
+		for started.Load() < readers {
+			runtime.Gosched()
+		}
+		started.Add(1)
+		for i := records * 3 / 4; i < records; i++ {
+			del(l, key(i))
 			if i%50 == 0 {
 				s.Do(func() { s.takeReturned() })
 			}
