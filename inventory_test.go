@@ -445,7 +445,11 @@ func TestSubscribeAgain(t *testing.T) {
 	if _, err := a.Next(context.Background()); !errors.Is(err, ErrClosed) {
 		t.Errorf("Next after Close: %v", err)
 	}
+	numbered := e.hub.seq
 	h.Set([]byte("2"), nil)
+	if e.hub.seq != numbered {
+		t.Error("changes are reported, and nobody listens")
+	}
 	b := subscribe(t, e, 0)
 	h.Set([]byte("3"), nil)
 	evs, _ := pending(b)

@@ -502,6 +502,7 @@ func TestCloseWithFetchUnderWay(t *testing.T) {
 			sink.Reserve(0, 4096)
 			close(started)
 			<-ctx.Done()
+			time.Sleep(30 * time.Millisecond) // what it has under way takes a while to stop
 			return ctx.Err()
 		}}
 		e, h := remoteEngine(t, 16, src, func(cfg *Config) { cfg.OperationTimeout = 10 * time.Second })

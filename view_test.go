@@ -3,7 +3,9 @@ package kvcr
 import (
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -110,6 +112,7 @@ func viewsSurviveRefills(t *testing.T, ns Namespace, size func(*rand.Rand) int) 
 	refills := pick(2, 100)
 	stop := make(chan struct{})
 	var readers, writers sync.WaitGroup
+	var hits atomic.Int64
 	for g := range 3 {
 		h := handle(t, e)
 		rng := rand.New(rand.NewPCG(uint64(g), 3))
@@ -145,6 +148,7 @@ func viewsSurviveRefills(t *testing.T, ns Namespace, size func(*rand.Rand) int) 
 						t.Error("Get returned broken bytes")
 					}
 					hs = append(hs, held{v, seed, v.Generation()})
+					hits.Add(1)
 				}
 				if len(hs) > 20 {
 					at := rng.IntN(len(hs))
@@ -165,7 +169,7 @@ func viewsSurviveRefills(t *testing.T, ns Namespace, size func(*rand.Rand) int) 
 		writers.Add(1)
 		go func() {
 			defer writers.Done()
-			for written, n := 0, 0; written < refills*capacity/2; n++ {
+			for written, n := 0, 0; written < refills*capacity/2 || hits.Load() < 50; n++ {
 				b := stamped(rng.Uint64(), size(rng))
 				written += len(b)
 				k := keyOf(rng.IntN(2000))
@@ -231,6 +235,115 @@ func TestLookupsLeaveNoClaims(t *testing.T) {
 		if !h.Has(keyOf(1000 + i)) {
 			t.Errorf("block %d is not there: an old one stayed in its place", i)
 		}
+	}
+}
+
+// What a copying read returns is whole, beside writers that replace the value
+// in place or in another place, change its length, or take it away.
+func TestCopiesAreWhole(t *testing.T) {
+	for _, v := range helping {
+		t.Run(v.name, func(t *testing.T) {
+			ns := Namespace{MaxValue: 64 << 10}
+			v.config(&ns)
+			e := open(t, Config{Capacity: 4 << 20, Shards: 1, Namespaces: one(ns)})
+			const keys = 2
+			names := [keys][]byte{keyOf(0), keyOf(1)}
+			rounds := pick(3000, 60000)
+			if v.name == "rings" {
+				rounds = pick(500, 5000) // each a round trip to the owner
+			}
+			stop := make(chan struct{})
+			var readers sync.WaitGroup
+			for range 2 {
+				h := handle(t, e)
+				readers.Add(1)
+				go func() {
+					defer readers.Done()
+					buf := make([]byte, 16<<10)
+					last := [keys]uint64{}
+					for i := 0; ; i++ {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						if i%64 == 0 {
+							runtime.Gosched() // or owner and writers wait for a processor
+						}
+						n, ok := h.CopyTo(buf, names[i%keys])
+						if !ok {
+							continue
+						}
+						seed, whole := seedOf(buf[:n])
+						if !whole {
+							t.Errorf("a copy of %d bytes is broken", n)
+							return
+						}
+						// One writer for each key counts up.
+						if seed < last[i%keys] {
+							t.Errorf("value %d after value %d", seed, last[i%keys])
+						}
+						last[i%keys] = seed
+					}
+				}()
+			}
+			var writers sync.WaitGroup
+			for k := range keys {
+				h := handle(t, e)
+				rng := rand.New(rand.NewPCG(uint64(k), 6))
+				writers.Add(1)
+				go func() {
+					defer writers.Done()
+					sizes := []int{4096, 4096, 4090, 4000, 1000, 9000}
+					for i := range rounds {
+						n := sizes[0]
+						if i%8 == 0 {
+							n = sizes[rng.IntN(len(sizes))]
+						}
+						if err := h.Set(keyOf(k), stamped(uint64(i+1), n)); err != nil {
+							t.Errorf("Set: %v", err)
+						}
+						if i%100 == 99 {
+							h.Delete(keyOf(k))
+						}
+					}
+				}()
+			}
+			within(60*time.Second, "the writers", writers.Wait)
+			close(stop)
+			readers.Wait()
+		})
+	}
+}
+
+// Each life of a block's memory has a generation of its own, also when a value
+// is replaced in place: a reader that looks twice can tell.
+func TestGenerationTellsLives(t *testing.T) {
+	for _, v := range helping {
+		t.Run(v.name, func(t *testing.T) {
+			e := open(t, small(1, func(cfg *Config) { v.config(&cfg.Namespaces[0]) }))
+			h := handle(t, e)
+			seen := map[uint32]int{}
+			for i := range 20 { // one slot: all lives are of the same memory
+				if i%5 == 4 {
+					h.Delete([]byte("k"))
+				}
+				if err := h.Set([]byte("k"), stamped(uint64(i), 100)); err != nil {
+					t.Fatal(err)
+				}
+				a, _ := h.Get([]byte("k"))
+				b, _ := h.Get([]byte("k"))
+				if a.Generation() != b.Generation() {
+					t.Errorf("two Views of one life have generations %d and %d", a.Generation(), b.Generation())
+				}
+				if j, ok := seen[a.Generation()]; ok {
+					t.Errorf("value %d has the generation %d of value %d", i, a.Generation(), j)
+				}
+				seen[a.Generation()] = i
+				a.Release()
+				b.Release()
+			}
+		})
 	}
 }
 

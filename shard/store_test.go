@@ -456,6 +456,41 @@ func TestWindowElsewhere(t *testing.T) {
 	}
 }
 
+// A small value is not refused for want of a whole slab: single pages serve.
+func TestSmallValueInAPage(t *testing.T) {
+	s := newTest(t, rig{classes: 128 << 10, records: 64})
+	l := newLane(t, s)
+	var claims []Claim
+	for i := range 32 { // every page taken and claimed
+		mustPut(t, l, key(i), pattern(key(i), 0, 4096))
+		c, _ := get(l, key(i))
+		claims = append(claims, c)
+	}
+	small := func(i int) []byte { return pattern(key(i), 1, 100) }
+	if why := put(l, key(100), small(100)); why != Capacity {
+		t.Errorf("put with every page claimed: %v", why)
+	}
+	for i := 1; i < 32; i += 6 { // pages with claimed neighbours
+		s.Release(claims[i])
+		del(l, key(i))
+		mustPut(t, l, key(100+i), small(100+i))
+		claims[i], _ = get(l, key(100+i))
+	}
+	for i := range 32 {
+		if i%6 == 1 {
+			check(t, l, key(100+i), small(100+i))
+		} else {
+			check(t, l, key(i), pattern(key(i), 0, 4096))
+		}
+	}
+	for _, c := range claims {
+		s.Release(c)
+	}
+	mustPut(t, l, key(101), pattern(key(101), 2, 101)) // replaced where it is, or elsewhere
+	check(t, l, key(101), pattern(key(101), 2, 101))
+	purge(t, s, l)
+}
+
 // Values of every size up to the maximum, beside a model that verifies bytes.
 func TestClassesSoak(t *testing.T) {
 	const region, most = 4 << 20, 512 << 10
