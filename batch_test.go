@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -593,6 +594,7 @@ func TestGroupsUnderReaders(t *testing.T) {
 							return
 						default:
 						}
+						runtime.Gosched() // or the writer waits for a processor
 						p := rng.IntN(pages)
 						keys := keysOf(group(p, "a", "b", "c"))
 						rng.Shuffle(3, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })

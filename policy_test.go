@@ -423,3 +423,28 @@ func TestPressureCountsWholeGroups(t *testing.T) {
 	}
 	releaseAll(t, rs)
 }
+
+// Depositing what is resident makes no room for it: a full cache keeps all its
+// blocks.
+func TestDepositOfResidentEvictsNothing(t *testing.T) {
+	const slots = 256
+	e := open(t, small(slots, nil))
+	h := handle(t, e)
+	for i := range slots {
+		if err := h.Deposit(keyOf(i), stamped(uint64(i), 4096)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := stats(t, e).Counts
+	for i := range slots {
+		if h.Has(keyOf(i)) {
+			if err := h.Deposit(keyOf(i), stamped(uint64(i), 4096)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	after := stats(t, e).Counts
+	if after.Evicted != before.Evicted || after.Existing == before.Existing {
+		t.Errorf("evicted %d more, existing %d more", after.Evicted-before.Evicted, after.Existing-before.Existing)
+	}
+}

@@ -68,8 +68,12 @@ func TestWaitPolls(t *testing.T) {
 func TestOneProcessorDoesNotSpin(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	polls := func(p *Parker) (n int) { // calls of ready before the announcement
-		announced := false
-		p.hook = func(s step) { announced = announced || s == stepAnnounce }
+		var announced atomic.Bool
+		p.hook = func(s step) {
+			if s == stepAnnounce {
+				announced.Store(true)
+			}
+		}
 		woken := make(chan struct{})
 		go func() {
 			defer close(woken)
@@ -78,10 +82,10 @@ func TestOneProcessorDoesNotSpin(t *testing.T) {
 			}
 		}()
 		p.Wait(func() bool {
-			if !announced {
+			if !announced.Load() {
 				n++
 			}
-			return announced && !p.Sleeping()
+			return announced.Load() && !p.Sleeping()
 		})
 		<-woken
 		return n

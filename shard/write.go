@@ -2,6 +2,7 @@ package shard
 
 import (
 	"github.com/kvcr-go/kvcr/internal/blockcopy"
+	"github.com/kvcr-go/kvcr/internal/own"
 )
 
 // What a handle does to a shard, through its lane.
@@ -76,6 +77,8 @@ func (l *Lane) Put(p *Put, reads uint32) Outcome {
 			out.reason = Closed
 		} else if p.Set && !p.NoEvict && s.overwrite(p) {
 			out.old = true
+		} else if !p.Set && !p.NoEvict && p.ChainLen == 0 && s.alreadyHas(p) {
+			out.old = true
 		} else if out.id, out.reason = s.reserve(p.Shape, len(p.Key)); out.reason == OK {
 			s.fill(out.id, p)
 			r := p.commit(out.id)
@@ -91,6 +94,21 @@ func (l *Lane) Put(p *Put, reads uint32) Outcome {
 	s.fill(id, p)
 	r := p.commit(id)
 	return l.outcome(p, l.commit(&r))
+}
+
+// alreadyHas reports that a deposit's key is here already with a value of the same
+// length in the same pool, and counts the access: nothing has to make room for it.
+func (s *Shard) alreadyHas(p *Put) bool {
+	id, _ := s.index.lookup(p.Hash, func(at uint32) bool { return s.keyIs(at, p.Key) })
+	if id == 0 || p.Shape.Layout != 0 || int(s.hot[id].size) != p.Shape.Size {
+		return false
+	}
+	if d := s.hot[id].desc; d.pieces() != 1 || s.store.classes == nil && d.pool() != 0 {
+		return false
+	}
+	own.Store32(&s.hot[s.lead(id)].last, s.now.Load())
+	own.Add64(&s.stats.Existing, 1)
+	return true
 }
 
 func (l *Lane) outcome(p *Put, r reply) Outcome {

@@ -80,7 +80,7 @@ func run(e *env, args []string) (code int) {
 		return 2
 	}
 	if err := kctx.Run(); err != nil {
-		fmt.Fprintf(e.stderr, "kvcr: %v\n", err)
+		fmt.Fprintf(e.stderr, "kvcr: %s\n", strings.TrimPrefix(err.Error(), "kvcr: "))
 		if errors.As(err, &usageError{}) {
 			return 2
 		}
