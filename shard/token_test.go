@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kvcr-go/kvcr/ring"
 )
 
 // The protocol of doorbell, token and parkers, for two producers and the
@@ -365,6 +367,55 @@ func within(t *testing.T, d time.Duration, f func()) {
 		buf := make([]byte, 1<<20)
 		panic(fmt.Sprintf("not done after %v:\n%s", d, buf[:runtime.Stack(buf, true)]))
 	}
+}
+
+// What a holder's budget leaves undone stays announced: commands of one lane,
+// and of lanes whose bells were taken with its own.
+func TestDrainBudget(t *testing.T) {
+	s := newTest(t, rig{})
+	var ls []*Lane
+	for range 66 { // over two words of bells
+		ls = append(ls, newLane(t, s))
+	}
+	for !s.token.try() { // nobody else answers
+		runtime.Gosched()
+	}
+	left := 0
+	for _, n := range []int{0, 3, 63, 64, 65} {
+		l := ls[n]
+		l.cmds, l.comps = ring.New(laneSlots), ring.New(laneSlots)
+		for i := range 5 {
+			var m ring.Msg
+			r := request{op: opDelete, tag: uint32(i)}
+			l.key = key(1)
+			r.pack(&m)
+			l.cmds.Push(&m)
+			left++
+		}
+		s.token.ring(n)
+	}
+	for left > 0 {
+		budget := min(3, left)
+		if n := s.drain(budget); n != budget {
+			t.Fatalf("drained %d of %d commands with a budget of %d", n, left, budget)
+		}
+		left -= budget
+		if s.token.rung() != (left > 0) {
+			t.Fatalf("%d commands left, announced: %t", left, s.token.rung())
+		}
+	}
+	if n := s.drain(3); n != 0 {
+		t.Errorf("drained %d commands more than there were", n)
+	}
+	for _, n := range []int{0, 3, 63, 64, 65} {
+		for i := range 5 {
+			var m ring.Msg
+			if !ls[n].comps.Pop(&m) || unpackReply(&m).tag != uint32(i) || unpackReply(&m).reason != Miss {
+				t.Errorf("lane %d, answer %d: %+v", n, i, unpackReply(&m))
+			}
+		}
+	}
+	s.unlock(0)
 }
 
 // Lanes whose commands all go through the rings, with the owner alone and with
