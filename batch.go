@@ -95,9 +95,15 @@ func (h *Handle) Release(views []View) (released int) {
 
 // SetBatch stores each item as Set does; items are independent.
 func (h *Handle) SetBatch(items []Item) []Result {
-	return h.each("set", items, func(it *Item) Result {
-		return resultOf(h.Set(it.Key, it.Value))
-	})
+	out := make([]Result, len(items))
+	for i := range items {
+		if items[i].Pieces != nil {
+			out[i].Reason = ReasonLayout
+			continue
+		}
+		out[i].Reason = reasonOf(h.Set(items[i].Key, items[i].Value))
+	}
+	return out
 }
 
 // DeleteBatch removes keys; a key that was not there answers ReasonMiss.
@@ -106,7 +112,7 @@ func (h *Handle) DeleteBatch(keys [][]byte) []Result {
 	for i, k := range keys {
 		switch ok, err := h.Delete(k); {
 		case err != nil:
-			out[i] = resultOf(err)
+			out[i].Reason = reasonOf(err)
 		case !ok:
 			out[i].Reason = ReasonMiss
 		}
@@ -114,33 +120,20 @@ func (h *Handle) DeleteBatch(keys [][]byte) []Result {
 	return out
 }
 
-func (h *Handle) each(op string, items []Item, f func(*Item) Result) []Result {
-	out := make([]Result, len(items))
-	for i := range items {
-		if items[i].Pieces != nil {
-			out[i].Reason = ReasonLayout
-			continue
-		}
-		out[i] = f(&items[i])
-	}
-	return out
-}
-
-// resultOf turns an error of a single call into a batch's answer.
-func resultOf(err error) (r Result) {
+// reasonOf turns the error of a single call into a batch's answer.
+func reasonOf(err error) Reason {
 	if err == nil {
-		return r
+		return ReasonOK
 	}
 	if e, ok := err.(*OpError); ok {
-		for why, c := range conditions {
-			if c == e.Err {
-				r.Reason = why
-				return r
-			}
+		err = e.Err
+	}
+	for why, c := range conditions {
+		if c == err {
+			return why
 		}
 	}
-	r.Reason = ReasonAborted
-	return r
+	return ReasonAborted
 }
 
 // DepositBatch deposits blocks. In a chained namespace they are a chain: each
@@ -175,7 +168,7 @@ func (h *Handle) deposit(items []Item, opt DepositOptions, group bool) []Result 
 		return fail(ReasonLayout)
 	}
 	if err := h.enter(); err != nil {
-		return fail(resultOf(&OpError{Err: err}).Reason)
+		return fail(reasonOf(err))
 	}
 	defer h.exit()
 	own.Add64(&h.hs.counts.deposits, uint64(len(items)))
@@ -187,15 +180,11 @@ func (h *Handle) deposit(items []Item, opt DepositOptions, group bool) []Result 
 			if group {
 				return fail(why)
 			}
-			// A chain ends before its first bad block; the good part is stored.
-			for j := i; j < len(items); j++ {
-				out[j].Reason = why
-				if chained {
-					continue
+			out[i].Reason = why
+			if chained { // ends before its first bad block; the good part is stored
+				for j := range out[i:] {
+					out[i+j].Reason = why
 				}
-				break
-			}
-			if chained {
 				break
 			}
 			p.Hash, p.Key = 0, nil
@@ -215,7 +204,7 @@ func (h *Handle) deposit(items []Item, opt DepositOptions, group bool) []Result 
 // putOf checks one item and translates it.
 func (h *Handle) putOf(it *Item) (shard.Put, Reason) {
 	p := shard.Put{Key: it.Key, Value: it.Value, Sum: h.ns.sums}
-	if len(it.Key) == 0 || len(it.Key) > MaxKeyBytes {
+	if !validKey(it.Key) {
 		return p, ReasonKey
 	}
 	p.Hash = h.e.hash(it.Key)
@@ -229,7 +218,7 @@ func (h *Handle) putOf(it *Item) (shard.Put, Reason) {
 		p.Shape.Size = len(it.Value)
 		return p, ReasonOK
 	}
-	layout, size, ok := h.layout(it)
+	layout, size, ok := h.layout(it, p.Hash)
 	if !ok {
 		return p, ReasonLayout
 	}
@@ -239,7 +228,7 @@ func (h *Handle) putOf(it *Item) (shard.Put, Reason) {
 }
 
 // layout finds the number of an item's piece list and checks each size.
-func (h *Handle) layout(it *Item) (n uint16, size int, ok bool) {
+func (h *Handle) layout(it *Item, hash uint64) (n uint16, size int, ok bool) {
 	if len(it.Pieces) != len(it.Pools) || len(it.Pieces) == 0 || len(it.Pieces) > shard.MaxPieces {
 		return 0, 0, false
 	}
@@ -258,7 +247,7 @@ func (h *Handle) layout(it *Item) (n uint16, size int, ok bool) {
 		pools = append(pools, uint8(at))
 	}
 	// Shards number their lists themselves; the last answer usually serves.
-	p := h.ns.part(h.e.hash(it.Key))
+	p := h.ns.part(hash)
 	if last := &h.lastLayout; last.p != p || string(last.pools) != string(pools) {
 		if n, ok = p.Layout(pools); !ok {
 			return 0, 0, false

@@ -29,7 +29,6 @@ type Handle struct {
 // not keep the Handle itself alive.
 type handleState struct {
 	e      *Engine
-	ns     *namespace
 	_      [64]byte
 	inside atomic.Uint32 // 1 while a call runs; see Engine.quiesce
 	counts handleCounts
@@ -73,7 +72,7 @@ func (e *Engine) newHandle(ns *namespace) (*Handle, error) {
 	if len(e.handles) >= e.cfg.MaxHandles {
 		return nil, &OpError{Op: "handle", Err: ErrHandles, Detail: "close some, or raise Config.MaxHandles"}
 	}
-	hs := &handleState{e: e, ns: ns, lanes: make([]*shard.Lane, len(ns.parts)), reads: make([]uint32, len(ns.parts))}
+	hs := &handleState{e: e, lanes: make([]*shard.Lane, len(ns.parts)), reads: make([]uint32, len(ns.parts))}
 	e.handles[hs] = struct{}{}
 	h := &Handle{e: e, ns: ns, hs: hs}
 	runtime.AddCleanup(h, func(hs *handleState) { hs.close() }, hs)
@@ -272,9 +271,11 @@ func (h *Handle) put(op string, key, value []byte, set bool) error {
 	return opError(op, l.Put(&put, h.takeReads(p)).Reason)
 }
 
+func validKey(key []byte) bool { return len(key) > 0 && len(key) <= MaxKeyBytes }
+
 // checkPut checks key and size of a block of one piece in the first pool.
 func (h *Handle) checkPut(op string, key []byte, size int) error {
-	if len(key) == 0 || len(key) > MaxKeyBytes {
+	if !validKey(key) {
 		return &OpError{Op: op, Err: ErrKey, Value: len(key), Limit: MaxKeyBytes}
 	}
 	if size < 0 {
@@ -297,7 +298,7 @@ func (h *Handle) Delete(key []byte) (bool, error) {
 		return false, &OpError{Op: "delete", Err: err}
 	}
 	defer h.exit()
-	if len(key) == 0 || len(key) > MaxKeyBytes {
+	if !validKey(key) {
 		return false, &OpError{Op: "delete", Err: ErrKey, Value: len(key), Limit: MaxKeyBytes}
 	}
 	hash := h.e.hash(key)

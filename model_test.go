@@ -352,7 +352,7 @@ func (m *model) deposit(t *rapid.T) {
 		existing = !bytes.Equal(got.Bytes(), v) || got.Pieces() != 1
 		got.Release()
 	}
-	m.deposited("Deposit", key, m.single(v), resultOf(err).Reason, existing)
+	m.deposited("Deposit", key, m.single(v), reasonOf(err), existing)
 }
 
 func (m *model) delete(t *rapid.T) {
@@ -437,7 +437,7 @@ func (m *model) finish(t *rapid.T) {
 				return
 			}
 		}
-		m.deposited("Commit", o.key, b, resultOf(err).Reason, existing)
+		m.deposited("Commit", o.key, b, reasonOf(err), existing)
 	}
 	if err := o.r.Commit(); !errors.Is(err, ErrReleased) {
 		t.Fatalf("second Commit: %v", err)

@@ -88,11 +88,14 @@ type Op struct {
 	results []Result
 	settled []bool
 	left    int
-	ended   bool
 }
 
 func newOp(n int) *Op {
-	return &Op{done: make(chan struct{}), results: make([]Result, n), settled: make([]bool, n), left: n, cancel: func() {}}
+	o := &Op{done: make(chan struct{}), results: make([]Result, n), settled: make([]bool, n), left: n, cancel: func() {}}
+	if n == 0 {
+		close(o.done)
+	}
+	return o
 }
 
 // settle gives key i its answer, once, and reports whether this was it.
@@ -104,16 +107,9 @@ func (o *Op) settle(i int, r Result) bool {
 	}
 	o.settled[i], o.results[i] = true, r
 	if o.left--; o.left == 0 {
-		o.finish()
-	}
-	return true
-}
-
-func (o *Op) finish() {
-	if !o.ended {
-		o.ended = true
 		close(o.done)
 	}
+	return true
 }
 
 // Done is closed when every key has its answer.
@@ -174,30 +170,32 @@ func (o *Op) Abort() bool {
 // ReasonMiss.
 func (h *Handle) Fetch(keys [][]byte) *Op {
 	op := newOp(len(keys))
-	if len(keys) == 0 {
-		op.finish()
-		return op
-	}
 	if err := h.enter(); err != nil {
-		return op.fail(resultOf(&OpError{Err: err}).Reason)
+		return op.fail(reasonOf(err))
 	}
 	defer h.exit()
-	var absent []int
-	for i, key := range keys {
-		if len(key) == 0 || len(key) > MaxKeyBytes {
+	absent := h.answerLocal(op, func(i int) []byte { return keys[i] }, func(_ int, v View) Result { return Result{View: v} })
+	if len(absent) > 0 {
+		h.e.fetchRemote(h.ns, op, keys, absent, nil)
+	}
+	return op
+}
+
+// answerLocal settles every key of op that needs no remote source, resident
+// ones with what hit says of their claimed block, and returns the others.
+func (h *Handle) answerLocal(op *Op, key func(i int) []byte, hit func(i int, v View) Result) (absent []int) {
+	for i := range op.results {
+		if k := key(i); !validKey(k) {
 			op.settle(i, Result{Reason: ReasonKey})
-		} else if v, ok := h.find(key); ok {
-			op.settle(i, Result{View: v})
+		} else if v, ok := h.find(k); ok {
+			op.settle(i, hit(i, v))
 		} else if h.e.cfg.Remote == nil {
 			op.settle(i, Result{Reason: ReasonMiss})
 		} else {
 			absent = append(absent, i)
 		}
 	}
-	if len(absent) > 0 {
-		h.e.fetchRemote(h.ns, op, keys, absent, nil)
-	}
-	return op
+	return absent
 }
 
 // Target is where Deliver copies one block.
@@ -215,27 +213,11 @@ type Target struct {
 // has let go.
 func (h *Handle) Deliver(targets []Target) *Op {
 	op := newOp(len(targets))
-	if len(targets) == 0 {
-		op.finish()
-		return op
-	}
 	if err := h.enter(); err != nil {
-		return op.fail(resultOf(&OpError{Err: err}).Reason)
+		return op.fail(reasonOf(err))
 	}
 	defer h.exit()
-	var absent []int
-	for i := range targets {
-		t := &targets[i]
-		if len(t.Key) == 0 || len(t.Key) > MaxKeyBytes {
-			op.settle(i, Result{Reason: ReasonKey})
-		} else if v, ok := h.find(t.Key); ok {
-			op.settle(i, h.deliver(&v, t.Dst))
-		} else if h.e.cfg.Remote == nil {
-			op.settle(i, Result{Reason: ReasonMiss})
-		} else {
-			absent = append(absent, i)
-		}
-	}
+	absent := h.answerLocal(op, func(i int) []byte { return targets[i].Key }, func(i int, v View) Result { return h.deliver(&v, targets[i].Dst) })
 	if len(absent) > 0 {
 		keys := make([][]byte, len(targets))
 		for i := range targets {

@@ -110,7 +110,7 @@ func (s *sink) Reserve(j, size int) ([]byte, error) {
 	}
 	r, err := s.h.ReserveDeposit(s.keys[j], size)
 	if err != nil {
-		s.failLocked(j, resultOf(err).Reason)
+		s.failLocked(j, reasonOf(err))
 		return nil, err
 	}
 	s.state[j], s.held[j] = sinkReserved, r
@@ -131,7 +131,7 @@ func (s *sink) Commit(j int) error {
 		return nil
 	}
 	if err := s.held[j].Commit(); err != nil {
-		s.op.settle(i, resultOf(err))
+		s.op.settle(i, Result{Reason: reasonOf(err)})
 		return err
 	}
 	if s.late != ReasonOK {

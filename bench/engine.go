@@ -71,8 +71,7 @@ func questions(o Options, s Shape) []question {
 	}
 	if o.wants("mix") {
 		for _, read := range []int{90, 50} {
-			bar := Bar{Times: mixTimes[size]}
-			qs = append(qs, question{"mix", []Param{{"size", size}, {"read", read}}, bar, walksFor(o, s.Keys, read), false, (*lane).mix})
+			qs = append(qs, question{"mix", []Param{{"size", size}, {"read", read}}, Bar{Times: mixTimes[size]}, walksFor(o, s.Keys, read), false, (*lane).mix})
 		}
 	}
 	return slices.DeleteFunc(qs, func(q question) bool { return !o.wants(q.name) })
@@ -86,8 +85,7 @@ const again = "kvcr-again"
 func (p Peer) ours() bool { return p.Name == ours || p.Name == poolName || p.Name == again }
 
 func compareCaches(ctx context.Context, o Options, rep *Report) error {
-	sizes := o.Sizes
-	for i, size := range sizes {
+	for i, size := range o.Sizes {
 		s := shapeOf(o, size)
 		peers := append([]Peer{peerKVCR, peerPool}, Peers()...)
 		if size == 4096 {
@@ -104,7 +102,7 @@ func compareCaches(ctx context.Context, o Options, rep *Report) error {
 				}
 			}
 		}
-		err := o.slice(i, len(sizes)).rounds(ctx, func(round int) error {
+		err := o.slice(i, len(o.Sizes)).rounds(ctx, func(round int) error {
 			for i := range peers {
 				// Another first one each round: the heap that one leaves behind
 				// is the next one's start.

@@ -148,9 +148,9 @@ func openBay(ctx context.Context, p Peer, s Shape, lanes int) (*bay, error) {
 	return b, nil
 }
 
-// load writes every key once, from one goroutine, in order.
+// load writes every key once, each lane its share: a cache of small values has
+// millions.
 func (b *bay) load(ctx context.Context, keys int) error {
-	// Every lane writes its share: a cache of small values has millions.
 	share := (keys + len(b.lanes) - 1) / len(b.lanes)
 	errs := make([]error, len(b.lanes))
 	var wg sync.WaitGroup

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"github.com/kvcr-go/kvcr/arena"
 	"github.com/kvcr-go/kvcr/internal/own"
 	"github.com/kvcr-go/kvcr/shard/evict"
 )
@@ -107,7 +106,7 @@ func (s *Shard) link(ru *run, r *request) reply {
 		s.abort(id)
 		return reply{reason: why}
 	}
-	old, entry := s.index.lookup(r.hash, func(at uint32) bool { return s.keyIs(at, s.keyOf(id)) })
+	old, entry := s.lookupLike(r.hash, id)
 	if whole, same := s.resident(old, id, members, hashes); whole && r.flags&flagSet == 0 {
 		if !same {
 			return giveUp(Layout)
@@ -148,7 +147,7 @@ func (s *Shard) link(ru *run, r *request) reply {
 	}
 	for i, m := range members {
 		// A part that is resident on its own belongs to an older deposit.
-		at, _ := s.index.lookup(hashes[i], func(at uint32) bool { return s.keyIs(at, s.keyOf(m)) })
+		at, _ := s.lookupLike(hashes[i], m)
 		if at != 0 {
 			s.retire(s.lead(at), evict.Replaced, true)
 		}
@@ -192,22 +191,14 @@ func (s *Shard) link(ru *run, r *request) reply {
 func (s *Shard) insertGroup(id uint32, hash uint64, members []uint32, hashes []uint64) bool {
 	for i, m := range members {
 		if !s.index.insert(hashes[i], m) {
-			for j := range i {
-				s.index.remove(hashes[j], members[j])
-				w := &s.hot[members[j]].word
-				w.Store(withState(w.Load(), filling, 0))
-			}
+			s.takeBack(members[:i], hashes)
 			return false
 		}
 		w := &s.hot[m].word
 		w.Store(withState(w.Load(), member, id))
 	}
 	if !s.index.insert(hash, id) {
-		for j, m := range members {
-			s.index.remove(hashes[j], m)
-			w := &s.hot[m].word
-			w.Store(withState(w.Load(), filling, 0))
-		}
+		s.takeBack(members, hashes)
 		return false
 	}
 	s.grouped = s.grouped || len(members) > 0
@@ -218,6 +209,15 @@ func (s *Shard) insertGroup(id uint32, hash uint64, members []uint32, hashes []u
 	}
 	s.cold[id].group = next
 	return true
+}
+
+// takeBack makes indexed members FILLING records of their writer again.
+func (s *Shard) takeBack(members []uint32, hashes []uint64) {
+	for i, m := range members {
+		s.index.remove(hashes[i], m)
+		w := &s.hot[m].word
+		w.Store(withState(w.Load(), filling, 0))
+	}
 }
 
 // publish makes the record READY: its bytes may be read from here on.
@@ -270,7 +270,7 @@ func (s *Shard) resident(old, id uint32, members []uint32, hashes []uint64) (who
 	}
 	same = s.sameShape(old, id)
 	for i, m := range members {
-		at, _ := s.index.lookup(hashes[i], func(at uint32) bool { return s.keyIs(at, s.keyOf(m)) })
+		at, _ := s.lookupLike(hashes[i], m)
 		if at == 0 || s.lead(at) != s.lead(old) {
 			return false, false
 		}
@@ -285,12 +285,7 @@ func (s *Shard) sameShape(a, b uint32) bool {
 	if da.pieces() != db.pieces() || s.store.classes == nil && da.pool() != db.pool() || s.hot[a].size != s.hot[b].size {
 		return false
 	}
-	n := da.pieces() - 1
-	if n <= 0 {
-		return true
-	}
-	pa := s.pieceDescs(arena.Off(s.cold[a].side)*granule, n)
-	pb := s.pieceDescs(arena.Off(s.cold[b].side)*granule, n)
+	pa, pb := s.further(a), s.further(b)
 	for i := range pa {
 		if pa[i].pool() != pb[i].pool() {
 			return false
@@ -302,10 +297,8 @@ func (s *Shard) sameShape(a, b uint32) bool {
 // bytesOf is the payload of one record.
 func (s *Shard) bytesOf(id uint32) int64 {
 	n := int64(s.hot[id].size)
-	if d := s.hot[id].desc; d.pieces() > 1 {
-		for _, p := range s.pieceDescs(arena.Off(s.cold[id].side)*granule, d.pieces()-1) {
-			n += int64(s.store.slotBytes(p.pool()))
-		}
+	for _, p := range s.further(id) {
+		n += int64(s.store.slotBytes(p.pool()))
 	}
 	return n
 }
@@ -357,7 +350,7 @@ func (s *Shard) settle(id, pins uint32) {
 
 // remove deletes a key by hand.
 func (s *Shard) remove(hash uint64, key []byte) Reason {
-	id, _ := s.index.lookup(hash, func(at uint32) bool { return s.keyIs(at, key) })
+	id := s.lookup(hash, key)
 	if id == 0 {
 		return Miss
 	}
@@ -367,7 +360,7 @@ func (s *Shard) remove(hash uint64, key []byte) Reason {
 
 // claimLocked claims a key's record for a reader whose probes kept failing.
 func (s *Shard) claimLocked(hash uint64, key []byte) (uint32, Reason) {
-	id, _ := s.index.lookup(hash, func(at uint32) bool { return s.keyIs(at, key) })
+	id := s.lookup(hash, key)
 	if id == 0 {
 		return 0, Miss
 	}

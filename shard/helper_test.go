@@ -268,7 +268,7 @@ func (s *Shard) problems() (out []string) {
 		for i := 0; i < d.pieces(); i++ {
 			p := d
 			if i > 0 {
-				p = s.pieceDescs(arena.Off(s.cold[id].side)*granule, d.pieces()-1)[i-1]
+				p = s.further(id)[i-1]
 			}
 			at := place{p.pool(), p.off()}
 			if other := slots[at]; other != 0 {

@@ -115,7 +115,7 @@ const (
 //	1  hash
 //	2  id | parent<<32
 //	3  size | keyLen<<32
-//	4  reads | expect<<32
+//	4  reads | tag<<32
 type request struct {
 	op     opcode
 	flags  uint8

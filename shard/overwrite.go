@@ -13,7 +13,7 @@ import (
 // the one that writes; so it is for values that are copied in under a
 // microsecond. Token holder only.
 func (s *Shard) overwrite(p *Put) bool {
-	id, _ := s.index.lookup(p.Hash, func(at uint32) bool { return s.keyIs(at, p.Key) })
+	id := s.lookup(p.Hash, p.Key)
 	if id == 0 {
 		return false
 	}

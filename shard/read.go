@@ -171,11 +171,10 @@ func (s *Shard) Bytes(c Claim) []byte {
 
 // Piece returns the i-th piece of a claimed block and the number of its pool.
 func (s *Shard) Piece(c Claim, i int) (b []byte, pool int) {
-	d := s.hot[c.id].desc
 	if i == 0 {
-		return s.Bytes(c), d.pool()
+		return s.Bytes(c), s.hot[c.id].desc.pool()
 	}
-	p := s.pieceDescs(arena.Off(s.cold[c.id].side)*granule, d.pieces()-1)[i-1]
+	p := s.further(c.id)[i-1]
 	return s.payload.Bytes(arena.Off(p.off()), s.store.slotBytes(p.pool())), p.pool()
 }
 
@@ -190,11 +189,13 @@ func (s *Shard) Sum(c Claim) (sum uint64, ok bool) {
 // Verify compares a claimed block with its checksum; true when it has none.
 func (s *Shard) Verify(c Claim) bool {
 	want, ok := s.Sum(c)
-	if !ok {
-		return true
-	}
+	return !ok || s.sumOf(c) == want
+}
+
+// sumOf computes the checksum of a claimed block, or of one being filled.
+func (s *Shard) sumOf(c Claim) uint64 {
 	if s.Pieces(c) == 1 {
-		return blockcopy.Sum(s.Bytes(c)) == want
+		return blockcopy.Sum(s.Bytes(c))
 	}
 	var sum blockcopy.Summer
 	sum.Reset()
@@ -202,7 +203,7 @@ func (s *Shard) Verify(c Claim) bool {
 		b, _ := s.Piece(c, i)
 		sum.Update(b)
 	}
-	return sum.Sum64() == want
+	return sum.Sum64()
 }
 
 // Generation identifies this life of the claimed block's slot.

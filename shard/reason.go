@@ -16,11 +16,10 @@ const (
 	Aborted         // the caller aborted
 	Source          // the remote source failed
 	Checksum        // the bytes do not match their checksum
-	Busy            // claimed or held, so it cannot be removed
 	reasons
 )
 
-var reasonNames = [reasons]string{"ok", "miss", "capacity", "dropped", "too_large", "layout", "key", "closed", "timeout", "aborted", "source", "checksum", "busy"}
+var reasonNames = [reasons]string{"ok", "miss", "capacity", "dropped", "too_large", "layout", "key", "closed", "timeout", "aborted", "source", "checksum"}
 
 func (r Reason) String() string {
 	if r < reasons {

@@ -87,7 +87,7 @@ func (s *Shard) tryReserve(pools []uint8, size, keyLen int) (id uint32, lacks in
 		if !ok {
 			h.desc = withPieces(h.desc, i)
 			h.size = uint32(size)
-			s.freePieces(id, i)
+			s.freePieces(id)
 			s.freeSide(id, sideBytes(keyLen, len(pools)))
 			s.putRecord(id)
 			if s.store.classes != nil {
@@ -128,14 +128,13 @@ func (s *Shard) putRecord(id uint32) {
 	s.freeRecords++
 }
 
-// freePieces gives the first n pieces of a record back.
-func (s *Shard) freePieces(id uint32, n int) {
+// freePieces gives the pieces back that a record's desc counts.
+func (s *Shard) freePieces(id uint32) {
 	h := &s.hot[id]
-	for i := 0; i < n; i++ {
-		d := h.desc
-		if i > 0 {
-			d = s.pieceDescs(arena.Off(s.cold[id].side)*granule, n-1)[i-1]
-		}
+	if h.desc.pieces() > 0 {
+		s.store.release(h.desc.pool(), arena.Off(h.desc.off()), int(h.size))
+	}
+	for _, d := range s.further(id) {
 		s.store.release(d.pool(), arena.Off(d.off()), int(h.size))
 	}
 }
@@ -161,7 +160,7 @@ func (s *Shard) freeRecord(id uint32) {
 
 func (s *Shard) freeMemory(id uint32) {
 	d := s.hot[id].desc
-	s.freePieces(id, d.pieces())
+	s.freePieces(id)
 	s.freeSide(id, sideBytes(d.keyLen(), d.pieces()))
 	s.putRecord(id)
 }
@@ -309,15 +308,12 @@ func (s *Shard) leaderOf(id uint32) uint32 { return pinsOf(s.hot[id].word.Load()
 // uses reports whether a block, or a member of its group, has a piece in pool.
 func (s *Shard) uses(id uint32, pool int) bool {
 	for id != 0 {
-		d := s.hot[id].desc
-		if d.pool() == pool {
+		if s.hot[id].desc.pool() == pool {
 			return true
 		}
-		if n := d.pieces(); n > 1 {
-			for _, p := range s.pieceDescs(arena.Off(s.cold[id].side)*granule, n-1) {
-				if p.pool() == pool {
-					return true
-				}
+		for _, p := range s.further(id) {
+			if p.pool() == pool {
+				return true
 			}
 		}
 		id = s.cold[id].group
@@ -384,10 +380,8 @@ func (s *Shard) addHeld(id uint32, sign int64) {
 			continue
 		}
 		s.heldBytes[d.pool()] += sign * int64(s.store.slotBytes(d.pool()))
-		if n := d.pieces(); n > 1 {
-			for _, p := range s.pieceDescs(arena.Off(s.cold[id].side)*granule, n-1) {
-				s.heldBytes[p.pool()] += sign * int64(s.store.slotBytes(p.pool()))
-			}
+		for _, p := range s.further(id) {
+			s.heldBytes[p.pool()] += sign * int64(s.store.slotBytes(p.pool()))
 		}
 	}
 }

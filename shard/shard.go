@@ -197,6 +197,28 @@ func (s *Shard) longTail(id uint32, d desc) []byte {
 	return s.meta.Bytes(off+arena.Off((d.pieces()-1)*pieceBytes), d.keyLen()-inlineKey)
 }
 
+// lookup returns the record indexed for a key, 0 for none. Token holder only.
+func (s *Shard) lookup(hash uint64, key []byte) uint32 {
+	id, _ := s.index.lookup(hash, func(at uint32) bool { return s.keyIs(at, key) })
+	return id
+}
+
+// lookupLike returns the record indexed for the key of another one, and its
+// entry. Token holder only.
+func (s *Shard) lookupLike(hash uint64, id uint32) (uint32, *atomic.Uint64) {
+	return s.index.lookup(hash, func(at uint32) bool { return s.keyIs(at, s.keyOf(id)) })
+}
+
+// further is the list of a record's second and later pieces. The record must be
+// claimed, or the token held.
+func (s *Shard) further(id uint32) []desc {
+	n := s.hot[id].desc.pieces() - 1
+	if n <= 0 {
+		return nil
+	}
+	return s.pieceDescs(arena.Off(s.cold[id].side)*granule, n)
+}
+
 // keyIs compares the whole key. The record must be claimed, or the token held.
 func (s *Shard) keyIs(id uint32, key []byte) bool {
 	h := &s.hot[id]

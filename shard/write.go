@@ -99,7 +99,7 @@ func (l *Lane) Put(p *Put, reads uint32) Outcome {
 // alreadyHas reports that a deposit's key is here already with a value of the same
 // length in the same pool, and counts the access: nothing has to make room for it.
 func (s *Shard) alreadyHas(p *Put) bool {
-	id, _ := s.index.lookup(p.Hash, func(at uint32) bool { return s.keyIs(at, p.Key) })
+	id := s.lookup(p.Hash, p.Key)
 	if id == 0 || p.Shape.Layout != 0 || int(s.hot[id].size) != p.Shape.Size {
 		return false
 	}
@@ -178,18 +178,8 @@ func (s *Shard) fillPieces(id uint32, p *Put) {
 		blockcopy.Copy(dst, b)
 	}
 	if p.Sum {
-		s.setSum(id, s.sumPieces(id))
+		s.setSum(id, s.sumOf(Claim{id: id}))
 	}
-}
-
-func (s *Shard) sumPieces(id uint32) uint64 {
-	var sum blockcopy.Summer
-	sum.Reset()
-	for i := range s.hot[id].desc.pieces() {
-		b, _ := s.Piece(Claim{id: id}, i)
-		sum.Update(b)
-	}
-	return sum.Sum64()
 }
 
 func (s *Shard) setSum(id uint32, sum uint64) {
@@ -207,8 +197,7 @@ func (s *Shard) writeKey(id uint32, key []byte) {
 
 // PutRun writes the blocks of one deposit: chains and groups. All memory is
 // reserved first, so a deposit never evicts its own blocks; when it runs out,
-// the blocks so far are written and the rest is refused. It returns how many
-// lookups it has reported.
+// the blocks so far are written and the rest is refused.
 func (l *Lane) PutRun(puts []Put, outs []Outcome, reads uint32) {
 	s := l.s
 	reqs := make([]request, len(puts))
@@ -274,7 +263,7 @@ func (r Reserved) Claim() Claim { return Claim{id: r.id} }
 // flags; its value is not used.
 func (l *Lane) CommitReserved(r Reserved, p *Put) Outcome {
 	if p.Sum {
-		l.s.setSum(r.id, l.s.sumPieces(r.id))
+		l.s.setSum(r.id, l.s.sumOf(r.Claim()))
 	}
 	req := p.commit(r.id)
 	return l.outcome(p, l.commit(&req))
@@ -305,10 +294,7 @@ func (l *Lane) Ask(hash uint64, key []byte, reads uint32) (Claim, bool) {
 	if out[0].reason != OK {
 		return Claim{}, false
 	}
-	c := Claim{id: out[0].id, lead: out[0].id}
-	if w := l.s.hot[c.id].word.Load(); stateOf(w) == member {
-		c.lead = pinsOf(w)
-	}
+	c := Claim{id: out[0].id, lead: l.s.lead(out[0].id)}
 	l.s.touch(c.lead)
 	return l.s.ledger.note(c), true
 }

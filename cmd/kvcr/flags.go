@@ -62,11 +62,7 @@ func kebab(name string) string {
 
 // resolve merges flags, environment and file.
 func (f *engineFlags) resolve(e *env) (values, *engineConfig, error) {
-	file := f.File
-	if file == "" {
-		file = e.getenv("KVCR_CONFIG")
-	}
-	vs, cfg, err := resolve(f.given(), e.environ, file)
+	vs, cfg, err := resolve(f.given(), e.environ, e.configFile(f.File))
 	if err != nil {
 		return nil, nil, usageError{err}
 	}

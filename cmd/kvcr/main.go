@@ -22,9 +22,13 @@ type env struct {
 
 func (e *env) printf(format string, args ...any) { fmt.Fprintf(e.stdout, format, args...) }
 
-func (e *env) getenv(name string) string {
+// configFile is the file of settings: that of the flag, else of KVCR_CONFIG.
+func (e *env) configFile(flag string) string {
+	if flag != "" {
+		return flag
+	}
 	for _, kv := range e.environ {
-		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+		if v, ok := strings.CutPrefix(kv, "KVCR_CONFIG="); ok {
 			return v
 		}
 	}

@@ -60,11 +60,7 @@ func (c *replayCmd) plan(e *env) (plan, error) {
 			given["capacity"] = *c.Capacity
 		}
 	}
-	file := c.File
-	if file == "" {
-		file = e.getenv("KVCR_CONFIG")
-	}
-	_, cfg, err := resolve(given, e.environ, file)
+	_, cfg, err := resolve(given, e.environ, e.configFile(c.File))
 	if err != nil {
 		return p, usageError{err}
 	}
