@@ -156,7 +156,7 @@ func measureGCPause(ctx context.Context, o Options, rep *Report) error {
 		return nil
 	}
 	const blocks = 10_000_000
-	for _, impl := range []string{"no-cache", ours} {
+	for _, impl := range []string{"no-cache", ours, "no-cache-again"} {
 		o.Progress("pauses of the collector: " + impl)
 		stop := func() error { return nil }
 		if impl == ours {
@@ -172,7 +172,7 @@ func measureGCPause(ctx context.Context, o Options, rep *Report) error {
 				name  string
 				value float64
 				bar   Bar
-			}{{"p99", p.p99, Bar{Limit: 100, HasLimit: true}}, {"max", p.max, Bar{}}} {
+			}{{"p99", p.p99, Bar{Times: pauseNoise}}, {"max", p.max, Bar{}}} {
 				r := rep.result(Result{Suite: "engine", Name: "gc-pause", Params: []Param{{"blocks", blocks}, {"stat", stat.name}}, Unit: "us", Better: Lower, Bar: stat.bar})
 				s := r.series(impl)
 				s.Rival = impl != ours
@@ -186,6 +186,10 @@ func measureGCPause(ctx context.Context, o Options, rep *Report) error {
 	}
 	return nil
 }
+
+// pauseNoise is what two runs without a cache differ by: a p99 within it is no
+// measurable difference.
+const pauseNoise = 0.7
 
 // pauses are in microseconds.
 type pauses struct {

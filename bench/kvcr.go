@@ -42,6 +42,9 @@ func openKVCRPool(s Shape) (Cache, error) {
 type engineCache struct{ *kvcr.Engine }
 
 func openEngine(cfg kvcr.Config) (Cache, error) {
+	// As a server does it: the first touch of a page is the kernel's work, and on
+	// a virtual machine the host's.
+	cfg.Memory.Prefault = true
 	e, err := kvcr.Open(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("kvcr: %w", err)

@@ -130,7 +130,7 @@ type bay struct {
 
 // openBay opens a cache of peer p and loads keys 0..s.Keys-1 into it.
 func openBay(ctx context.Context, p Peer, s Shape, lanes int) (*bay, error) {
-	c, err := p.Open(s)
+	c, err := p.open(s)
 	if err != nil {
 		return nil, err
 	}

@@ -57,7 +57,17 @@ type Peer struct {
 	References bool
 	// MaxValue is the largest value in bytes for a capacity; 0: any.
 	MaxValue func(capacity int64) int
+	// Overhead is what the cache counts against its capacity for each entry
+	// beside the value, in bytes. It is opened with that much more, so that all
+	// of them hold the same values.
+	Overhead int
 	Open     func(Shape) (Cache, error)
+}
+
+// open opens a cache of p that holds the values of s.
+func (p Peer) open(s Shape) (Cache, error) {
+	s.Capacity += int64(s.Keys) * int64(p.Overhead)
+	return p.Open(s)
 }
 
 // Holds reports whether p can store values of this shape.
@@ -72,10 +82,10 @@ func Peers() []Peer {
 		{Name: "theine", Bounded: true, References: true, Open: openTheine},
 		{Name: "ristretto", Bounded: true, References: true, Open: openRistretto},
 		{Name: "ristretto-v0", Bounded: true, References: true, Open: openRistretto0},
-		{Name: "freecache", Bounded: true, References: true, Open: openFreecache,
-			// An entry (24 bytes of header, key, value) is at most 1/1024 of the cache.
-			MaxValue: func(capacity int64) int { return int(capacity/1024) - 24 - KeyBytes }},
-		{Name: "bigcache", Bounded: true, Open: openBigcache},
+		{Name: "freecache", Bounded: true, References: true, Open: openFreecache, Overhead: freecacheHeader + KeyBytes,
+			// An entry is at most 1/1024 of the cache.
+			MaxValue: func(capacity int64) int { return int(capacity/1024) - freecacheHeader - KeyBytes }},
+		{Name: "bigcache", Bounded: true, Open: openBigcache, Overhead: bigcacheHeader + KeyBytes},
 		{Name: "fastcache", Bounded: true, Open: openFastcache},
 		{Name: "xsync", References: true, Open: openXsync},
 	}
@@ -211,6 +221,9 @@ func openXsync(s Shape) (Cache, error) {
 	}, nil
 }
 
+// freecacheHeader is the header of an entry: its size, times and hash.
+const freecacheHeader = 24
+
 type freecacheCache struct{ c *freecache.Cache }
 
 func openFreecache(s Shape) (Cache, error) {
@@ -251,6 +264,11 @@ func (w *freecacheWorker) Set(k Key, value []byte) error {
 }
 
 func (w *freecacheWorker) Close() error { return nil }
+
+// bigcacheHeader is what stands before an entry: length of the entry, time,
+// hash, length of the key; and an eighth more, since its queues hold a little
+// less than they are given.
+const bigcacheHeader = 32
 
 type bigcacheCache struct{ c *bigcache.BigCache }
 

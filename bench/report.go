@@ -128,6 +128,9 @@ func (r *Result) Verdict() (pass, known bool, text string) {
 		f := r.factor(us.Median(), best.Median())
 		pass = f >= r.Bar.Times
 		text = fmt.Sprintf("%.2fx the best of the others (%s): %.2fx", r.Bar.Times, best.Impl, f)
+		if pool := r.find(poolName); pool != nil {
+			text += fmt.Sprintf("; %s %.2fx", poolName, r.factor(pool.Median(), best.Median()))
+		}
 	default:
 		return false, false, ""
 	}

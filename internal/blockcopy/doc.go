@@ -6,9 +6,9 @@
 //   - Source and destination must not overlap, and belong to the caller until
 //     the call returns. Checking builds (-tags kvcr_check, -race) panic on
 //     overlap; others may leave any mixture of old and new bytes.
-//   - No step that cannot be interrupted is longer than Chunk, and after every
-//     256 KiB the processor is yielded, so that large copies on all processors
-//     delay neither the collector nor timers. A caller must therefore not hold
+//   - No step that cannot be interrupted is longer than Chunk, and once in some
+//     4 MiB the processor is yielded, so that copies on all processors delay
+//     neither the collector nor timers. A caller must therefore not hold
 //     a spinning lock across a copy.
 //   - Nothing allocates.
 //   - A release store after the call publishes the bytes. Streaming stores are

@@ -56,7 +56,6 @@ func stream(dst, src []byte) {
 	head := min(toAlign(dst, storeAlign), len(src))
 	copy(dst[:head], src[:head])
 	dst, src = dst[head:], src[head:]
-	var p pacer
 	for len(src) >= streamStep {
 		n := min(len(src)&^(streamStep-1), Chunk)
 		if have == isaAVX512 {
@@ -65,14 +64,14 @@ func stream(dst, src []byte) {
 			streamAVX2(&dst[0], &src[0], n)
 		}
 		dst, src = dst[n:], src[n:]
-		p.did(n)
+		pace(n)
 	}
 	copy(dst, src)
 }
 
 // gather copies by ordinary stores with the source fetched ahead: what is no
 // multiple of the step, by the builtin copy. len(dst) == len(src) <= a few
-// hundred KiB: it does not yield.
+// hundred KiB: it does not yield, which would show.
 func gather(dst, src []byte) {
 	if have == isaNone {
 		through(dst, src)
@@ -102,7 +101,6 @@ func streamSum(dst, src []byte) uint64 {
 	acc := xxh3Start()
 	stripes := longStripes(len(src))
 	d, s := dst, src
-	var p pacer
 	for stripes > 0 {
 		n := min(stripes, chunkStripes)
 		if have == isaAVX512 {
@@ -112,7 +110,7 @@ func streamSum(dst, src []byte) uint64 {
 		}
 		d, s = d[n*stripeBytes:], s[n*stripeBytes:]
 		stripes -= n
-		p.did(n * stripeBytes)
+		pace(n * stripeBytes)
 	}
 	copy(d, s) // 1 to 64 bytes
 	return xxh3Finish(&acc, src[len(src)-stripeBytes:], len(src))
@@ -126,7 +124,6 @@ func sumLong(b []byte) uint64 {
 	acc := xxh3Start()
 	stripes := longStripes(len(b))
 	s := b
-	var p pacer
 	for stripes > 0 {
 		n := min(stripes, chunkStripes)
 		if have == isaAVX512 {
@@ -136,7 +133,7 @@ func sumLong(b []byte) uint64 {
 		}
 		s = s[n*stripeBytes:]
 		stripes -= n
-		p.did(n * stripeBytes)
+		pace(n * stripeBytes)
 	}
 	return xxh3Finish(&acc, b[len(b)-stripeBytes:], len(b))
 }

@@ -5,11 +5,14 @@ import (
 )
 
 // Sum returns the payload checksum of b: XXH3-64, seed 0, default secret (see
-// the package comment). It does not allocate or keep b; after every 256 KiB
-// it yields the processor.
+// the package comment). It does not allocate or keep b; now and then it
+// yields the processor.
 func Sum(b []byte) uint64 {
 	raceRead(b)
 	if len(b) <= Chunk {
+		if len(b) >= paceMin {
+			pace(len(b))
+		}
 		return xxh3.Hash(b)
 	}
 	return sumLong(b)
@@ -27,13 +30,15 @@ func (s *Summer) Reset() { s.h.Reset() }
 // the bytes are cut does not. It does not keep p.
 func (s *Summer) Update(p []byte) {
 	raceRead(p)
-	var pc pacer
 	for len(p) > Chunk {
 		s.h.Write(p[:Chunk])
 		p = p[Chunk:]
-		pc.did(Chunk)
+		pace(Chunk)
 	}
 	s.h.Write(p)
+	if len(p) >= paceMin {
+		pace(len(p))
+	}
 }
 
 // Sum64 returns the sum of the bytes seen so far; more may follow.

@@ -73,7 +73,7 @@ func TestSumVectors(t *testing.T) {
 }
 
 func TestSumEverySize(t *testing.T) {
-	r := newRig(2 * yieldBytes)
+	r := newRig(2 * several)
 	withISAs(t, func(t *testing.T) {
 		for n := 0; n <= 5000; n++ {
 			src := r.src[n%67:][:n]
@@ -127,11 +127,11 @@ func TestSumSeesEveryByte(t *testing.T) {
 const blockLen = 1024
 
 func TestSummerAnyCuts(t *testing.T) {
-	r := newRig(2 * yieldBytes)
+	r := newRig(2 * several)
 	rng := rand.New(rand.NewPCG(5, 6))
 	var s Summer // reused: Reset must forget
 	for range 300 {
-		n := rng.IntN(1 + rng.IntN(2*yieldBytes))
+		n := rng.IntN(1 + rng.IntN(2*several))
 		src := r.src[:n]
 		s.Reset()
 		for at := 0; at < n; {
