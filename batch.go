@@ -278,13 +278,14 @@ func (h *Handle) depositRun(opt DepositOptions, group bool, out []Result) {
 		}
 		return
 	}
-	var parent View
+	var parent shard.Claim
 	missing := false
 	if opt.Parent != nil {
 		var ok bool
-		if parent, ok = h.find(opt.Parent); !ok {
-			missing = true
+		if parent, ok = h.peek(p, opt.Parent); ok {
+			defer p.Release(parent)
 		}
+		missing = !ok
 	}
 	length := uint32(opt.Position + n)
 	if group {
@@ -296,7 +297,7 @@ func (h *Handle) depositRun(opt DepositOptions, group bool, out []Result) {
 		put.Follows = !group && i > 0
 		put.Member = group && i < n-1
 		if group || i == 0 {
-			put.Parent, put.Unreachable = parent.c, missing
+			put.Parent, put.Unreachable = parent, missing
 		}
 		put.Tail = !group && i == n-1 && length > 1
 		put.NoEvict = put.NoEvict && !put.Member
@@ -314,9 +315,6 @@ func (h *Handle) depositRun(opt DepositOptions, group bool, out []Result) {
 		for i := range n {
 			out[i].Reason, out[i].Existing = outs[n-1].Reason, outs[n-1].Old
 		}
-	}
-	if parent.p != nil {
-		p.Release(parent.c)
 	}
 }
 

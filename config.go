@@ -361,6 +361,11 @@ func (c *Config) validate() error {
 		if len(c.Pin) < owners {
 			bad("Pin", c.Pin, fmt.Sprintf("one CPU for each of the %d shards", owners), "lower Shards or name more CPUs")
 		}
+		for _, cpu := range c.Pin {
+			if cpu < 0 {
+				bad("Pin", cpu, "a CPU number, 0 or more", "name the CPUs that doctor lists")
+			}
+		}
 		if owners > runtime.GOMAXPROCS(0)-2 {
 			bad("Pin", owners, fmt.Sprintf("at most GOMAXPROCS minus two = %d pinned owners, or timers and the network starve", runtime.GOMAXPROCS(0)-2), "lower Shards, raise GOMAXPROCS, or do not pin")
 		}

@@ -49,6 +49,7 @@ func TestConfigErrors(t *testing.T) {
 		{"too many handles", "MaxHandles", Config{MaxHandles: 1 << 20}},
 		{"timeout negative", "OperationTimeout", Config{OperationTimeout: -time.Second}},
 		{"pin more than there are", "Pin", Config{Shards: 256, Pin: make([]int, 256)}},
+		{"pin to a CPU below 0", "Pin", Config{Shards: 1, Pin: []int{-1}}},
 		{"pin fewer than shards", "Pin", Config{Shards: 2, Pin: []int{0}}},
 		{"namespace without a name", "Namespaces[0].Name", Config{Namespaces: []Namespace{{}}}},
 		{"namespace name too long", "Namespaces[0].Name", Config{Namespaces: one(Namespace{Name: strings.Repeat("n", 256)})}},

@@ -32,6 +32,8 @@ type Engine struct {
 	stop       context.CancelFunc
 	work       sync.WaitGroup
 
+	sourceFaults atomic.Uint64
+
 	mu       sync.Mutex // guards what follows
 	handles  map[*handleState]struct{}
 	retired  handleCounts // counts of handles closed since

@@ -194,7 +194,7 @@ func (h *Handle) ask(p *part, hash uint64, key []byte) (shard.Claim, bool) {
 
 // CopyTo copies the value of key into dst. It returns the value's length; when
 // that is more than len(dst) nothing is copied and ok is false. A miss is 0,
-// false.
+// false. When ok is false, dst may have been written to.
 func (h *Handle) CopyTo(dst, key []byte) (n int, ok bool) {
 	if h.enter() != nil {
 		return 0, false

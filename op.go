@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/kvcr-go/kvcr/internal/blockcopy"
+	"github.com/kvcr-go/kvcr/shard"
 )
 
 // Status is what Query knows about a key.
@@ -67,16 +68,22 @@ func (h *Handle) Query(keys [][]byte) []QueryResult {
 
 // has looks without a trace in counters or recency.
 func (h *Handle) has(key []byte) bool {
-	hash := h.e.hash(key)
-	p := h.ns.part(hash)
-	c, ok, sure := p.Peek(hash, key)
-	if !sure {
-		c, ok = h.ask(p, hash, key)
-	}
+	p := h.ns.part(h.e.hash(key))
+	c, ok := h.peek(p, key)
 	if ok {
 		p.Release(c)
 	}
 	return ok
+}
+
+// peek claims the block of a key of p without a trace in counters or recency.
+func (h *Handle) peek(p *part, key []byte) (shard.Claim, bool) {
+	hash := h.e.hash(key)
+	c, ok, sure := p.Peek(hash, key)
+	if !sure {
+		c, ok = h.ask(p, hash, key)
+	}
+	return c, ok
 }
 
 // Op is a batch under way. Its methods may be called from any goroutine.

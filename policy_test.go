@@ -424,27 +424,72 @@ func TestPressureCountsWholeGroups(t *testing.T) {
 	releaseAll(t, rs)
 }
 
-// Depositing what is resident makes no room for it: a full cache keeps all its
-// blocks.
+// A deposit of what is resident makes no room first, by any road: in place,
+// copied outside the token, in a chain, as a group, with a hold.
 func TestDepositOfResidentEvictsNothing(t *testing.T) {
-	const slots = 256
-	e := open(t, small(slots, nil))
-	h := handle(t, e)
-	for i := range slots {
-		if err := h.Deposit(keyOf(i), stamped(uint64(i), 4096)); err != nil {
-			t.Fatal(err)
+	deposit := func(size int) func(*testing.T, *Handle, int) bool {
+		return func(t *testing.T, h *Handle, i int) bool {
+			return h.Deposit(keyOf(i), stamped(uint64(i), size)) == nil
 		}
 	}
-	before := stats(t, e).Counts
-	for i := range slots {
-		if h.Has(keyOf(i)) {
-			if err := h.Deposit(keyOf(i), stamped(uint64(i), 4096)); err != nil {
-				t.Fatal(err)
+	all := func(rs []Result) bool {
+		for i := range rs {
+			if !rs[i].OK() {
+				return false
 			}
+			rs[i].View.Release()
 		}
+		return true
 	}
-	after := stats(t, e).Counts
-	if after.Evicted != before.Evicted || after.Existing == before.Existing {
-		t.Errorf("evicted %d more, existing %d more", after.Evicted-before.Evicted, after.Existing-before.Existing)
+	sized := func(size int) Config {
+		return Config{Capacity: 256 * int64(size), Shards: 1, Namespaces: one(Namespace{Pools: []Pool{{Name: "kv", SlotBytes: size}}, MaxBlocks: 256})}
+	}
+	for _, tc := range []struct {
+		name string
+		cfg  Config
+		n    int // deposits that fill the cache
+		put  func(t *testing.T, h *Handle, i int) bool
+	}{
+		{"in place", sized(4096), 256, deposit(4096)},
+		{"large", sized(16384), 256, deposit(16384)},
+		{"chains", chained(256, nil), 64, func(t *testing.T, h *Handle, i int) bool {
+			return all(h.DepositBatch(chainOf(i, 0, 4), DepositOptions{}))
+		}},
+		{"chain ends", chained(256, nil), 64, func(t *testing.T, h *Handle, i int) bool {
+			return all(h.DepositBatch(chainOf(i, 0, 3), DepositOptions{})) &&
+				all(h.DepositBatch(chainOf(i, 3, 4), DepositOptions{Parent: chainKey(i, 2), Position: 3}))
+		}},
+		{"groups", chained(256, nil), 64, func(t *testing.T, h *Handle, i int) bool {
+			return all(h.DepositGroup(chainOf(i, 0, 4), DepositOptions{}))
+		}},
+		{"holds", sized(4096), 256, func(t *testing.T, h *Handle, i int) bool {
+			return all(h.DepositBatch([]Item{{Key: keyOf(i), Value: stamped(uint64(i), 4096)}}, DepositOptions{NoEvict: true}))
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := open(t, tc.cfg)
+			h := handle(t, e)
+			for i := range tc.n {
+				if !tc.put(t, h, i) {
+					t.Fatalf("deposit %d refused", i)
+				}
+			}
+			before := stats(t, e)
+			if before.Counts.Evicted != 0 || before.Blocks != 256 {
+				t.Fatalf("%d blocks, %d evicted: the cache should be exactly full", before.Blocks, before.Counts.Evicted)
+			}
+			for i := range tc.n {
+				if !tc.put(t, h, i) {
+					t.Fatalf("second deposit %d refused", i)
+				}
+			}
+			after := stats(t, e)
+			if after.Counts.Evicted != 0 || after.Blocks != 256 || after.Counts.Stored != before.Counts.Stored || after.Counts.Existing == 0 {
+				t.Errorf("%d blocks, %d evicted, %d stored again, %d existing", after.Blocks, after.Counts.Evicted, after.Counts.Stored-before.Counts.Stored, after.Counts.Existing)
+			}
+			if n := e.Claims(); n != 0 {
+				t.Errorf("%d claims left", n)
+			}
+		})
 	}
 }

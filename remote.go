@@ -7,10 +7,10 @@ import (
 )
 
 // RemoteSource brings blocks that are not resident here. It must not call the
-// engine.
+// engine. A panic in Fetch fails its keys and is counted (Stats.SourceFaults).
 type RemoteSource interface {
 	// Query reports for each key whether it could be fetched now, from what is
-	// known locally.
+	// known locally. It must not block: Close waits for it.
 	Query(namespace string, keys [][]byte) []bool
 	// Fetch brings blocks into sink. It returns when it will write no more:
 	// ctx ends at the operation's deadline or abort, and memory that the sink
@@ -59,11 +59,22 @@ func (e *Engine) fetchRemote(ns *namespace, op *Op, keys [][]byte, absent []int,
 		defer h.Close()
 		s.h = h
 		stop := context.AfterFunc(ctx, s.expire)
-		// The source's error is its own log's matter: every key has a reason.
-		_ = e.cfg.Remote.Fetch(ctx, ns.cfg.Name, asked, s)
+		s.run(ns.cfg.Name)
 		stop()
 		s.end()
 	}()
+}
+
+// run lets the source work. Its error is its own log's matter: every key has a
+// reason. A panic is caught and counts as one, since it must not take the
+// process down; the source has let go of the memory then, like one that returned.
+func (s *sink) run(namespace string) {
+	defer func() {
+		if recover() != nil {
+			s.e.sourceFaults.Add(1)
+		}
+	}()
+	_ = s.e.cfg.Remote.Fetch(s.ctx, namespace, s.keys, s)
 }
 
 type sinkState uint8

@@ -718,3 +718,34 @@ func TestFetchesOnTooSmallAPool(t *testing.T) {
 		t.Errorf("%d claims and %d reservations are left", n, m)
 	}
 }
+
+// A source that panics fails its keys, gives its memory back and leaves the
+// process and other operations alone.
+func TestSourceThatPanics(t *testing.T) {
+	src := &fakeSource{fetch: func(_ context.Context, keys [][]byte, sink Sink) error {
+		if _, err := sink.Reserve(0, 4096); err != nil {
+			return err
+		}
+		panic("bad source")
+	}}
+	e := open(t, small(4, func(c *Config) { c.Remote = src }))
+	h := handle(t, e)
+	rs, err := h.Fetch([][]byte{keyOf(1), keyOf(2)}).Wait(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range rs {
+		if r.Reason != ReasonSource {
+			t.Errorf("key %d: %v, want %v", i, r.Reason, ReasonSource)
+		}
+	}
+	for i := range 4 { // all slots are free again
+		if err := h.Set(keyOf(10+i), stamped(1, 4096)); err != nil {
+			t.Error(err)
+		}
+	}
+	st := stats(t, e)
+	if st.SourceFaults != 1 || st.Counts.Evicted != 0 {
+		t.Errorf("%d faults, %d evicted; want 1, 0", st.SourceFaults, st.Counts.Evicted)
+	}
+}

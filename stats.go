@@ -53,6 +53,7 @@ type Stats struct {
 	CapacityBytes int64
 	MetadataBytes int64
 	Handles       int
+	SourceFaults  uint64 // panics of the remote source
 }
 
 // Stats returns a snapshot. It waits for the writers of one shard at a time.
@@ -62,7 +63,7 @@ func (e *Engine) Stats() (Stats, error) {
 	if e.closed.Load() {
 		return Stats{}, &OpError{Op: "stats", Err: ErrClosed}
 	}
-	st := Stats{MetadataBytes: e.meta.Size(), Handles: len(e.handles)}
+	st := Stats{MetadataBytes: e.meta.Size(), Handles: len(e.handles), SourceFaults: e.sourceFaults.Load()}
 	var calls handleCounts
 	calls.add(&e.retired)
 	for hs := range e.handles {

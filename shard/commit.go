@@ -32,13 +32,22 @@ type run struct {
 // Token holder only.
 func (s *Shard) commit(ru *run, r *request) reply {
 	if r.flags&flagMember != 0 {
+		if r.op == opExisting {
+			return reply{id: r.id, old: true} // its leader follows, and speaks for it
+		}
 		ru.members = append(ru.members, r.id)
 		ru.hashes = append(ru.hashes, r.hash)
 		return reply{id: r.id}
 	}
-	out := s.link(ru, r)
+	var out reply
+	if r.op == opExisting {
+		out = s.existing(ru, r)
+	} else {
+		out = s.link(ru, r)
+	}
 	if out.reason == OK && r.flags&flagNoEvict != 0 {
 		s.hold(s.lead(out.id))
+		s.pressure(false)
 	}
 	s.follow(ru, 0)
 	if r.flags&flagMore == 0 {
@@ -112,19 +121,8 @@ func (s *Shard) link(ru *run, r *request) reply {
 			return giveUp(Layout)
 		}
 		giveUp(OK)
-		leader := s.lead(old)
-		own.Store32(&s.hot[leader].last, s.now.Load())
-		own.Add64(&s.stats.Existing, 1)
-		if r.flags&flagNoEvict != 0 {
-			if _, ok := s.hot[leader].word.claim(); !ok {
-				return reply{reason: Capacity}
-			}
-		}
-		if parent := s.parentOf(ru, r); parent != 0 {
-			s.list(ru) // the parent may be of this run, and the policy must know it
-			s.relink(leader, parent)
-		}
-		return reply{id: old, old: true}
+		r.id = old
+		return s.existing(ru, r)
 	}
 	parent := s.parentOf(ru, r)
 	ins := evict.Insert{
@@ -184,6 +182,33 @@ func (s *Shard) link(ru *run, r *request) reply {
 	}
 	ru.inserts = append(ru.inserts, ins)
 	return reply{id: id}
+}
+
+// existing ends a deposit of a key that is resident under record r.id: it is an
+// access, and may name a parent that came back. A block that was removed after
+// its caller had claimed it was there when the caller looked, which is when that
+// deposit took effect; only a hold needs it now, and gets Miss.
+func (s *Shard) existing(ru *run, r *request) reply {
+	leader := s.lead(r.id)
+	out := reply{id: r.id, old: true}
+	if stateOf(s.hot[leader].word.Load()) != ready {
+		if r.flags&flagNoEvict != 0 {
+			out.reason = Miss
+		}
+		return out
+	}
+	own.Store32(&s.hot[leader].last, s.now.Load())
+	own.Add64(&s.stats.Existing, 1)
+	if r.flags&flagNoEvict != 0 {
+		if _, ok := s.hot[leader].word.claim(); !ok {
+			return reply{reason: Capacity} // pins exhausted
+		}
+	}
+	if parent := s.parentOf(ru, r); parent != 0 && parent != leader {
+		s.list(ru) // the parent may be of this run, and the policy must know it
+		s.relink(leader, parent)
+	}
+	return out
 }
 
 // insertGroup indexes members and leader. Nothing of them can be claimed until

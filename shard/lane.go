@@ -107,6 +107,7 @@ const (
 	opAbort
 	opDelete
 	opClaim
+	opExisting // a deposit whose block its caller has found resident, and claims
 )
 
 // request is a command as it travels: 56 bytes, no pointers.
@@ -186,7 +187,7 @@ func (l *Lane) exec(r *request) reply {
 	switch r.op {
 	case opReserve:
 		out.id, out.reason = s.reserve(Shape{Size: int(r.size), Layout: r.layout}, int(r.keyLen))
-	case opCommit:
+	case opCommit, opExisting:
 		out = s.commit(&l.run, r)
 		out.tag = r.tag
 		if r.flags&flagRefill != 0 {
@@ -225,13 +226,23 @@ func (l *Lane) drain(max int) int {
 // do executes the requests in order and fills the replies.
 func (l *Lane) do(reqs []request, out []reply) {
 	if l.enter() {
+		defer l.s.unlock(helpBudget)
 		for i := range reqs {
 			out[i] = l.exec(&reqs[i])
 		}
-		l.s.unlock(helpBudget)
 		return
 	}
 	l.queue(reqs, out)
+}
+
+// helpOnce executes what is in the rings, if the token is free.
+func (l *Lane) helpOnce() bool {
+	if !l.help() {
+		return false
+	}
+	defer l.s.unlock(helpBudget)
+	l.s.drain(helpBudget)
+	return true
 }
 
 // queue sends the requests through the ring and waits for the replies.
@@ -251,10 +262,7 @@ func (l *Lane) queue(reqs []request, out []reply) {
 			sent++
 		}
 		l.s.token.ring(l.number) // (D)
-		if l.help() {
-			l.s.drain(helpBudget)
-			l.s.unlock(helpBudget)
-		} else if !l.s.helped {
+		if !l.helpOnce() && !l.s.helped {
 			l.s.parker.Wake()
 		}
 		for got < sent && l.comps.Pop(&m) {
@@ -269,10 +277,7 @@ func (l *Lane) queue(reqs []request, out []reply) {
 				if !l.comps.Empty() {
 					return true
 				}
-				if l.help() {
-					l.s.drain(helpBudget)
-					l.s.unlock(helpBudget)
-				}
+				l.helpOnce()
 				return !l.comps.Empty()
 			})
 			for got < sent && l.comps.Pop(&m) {

@@ -19,16 +19,33 @@ const (
 	singleVictims = 8
 )
 
-// reserve returns a FILLING record with memory for the shape.
+// reserve returns a FILLING record with memory for the shape, and makes it known
+// when there is none.
 func (s *Shard) reserve(sh Shape, keyLen int) (uint32, Reason) {
+	id, why := s.find(sh, keyLen)
+	if why == Capacity {
+		own.Add64(&s.stats.Refused, 1)
+		if s.inMagazines.Load() > 0 {
+			s.recalls.Add(1)
+		}
+	}
+	if why != Layout {
+		s.pressure(why == Capacity)
+	}
+	return id, why
+}
+
+// find is reserve without the noise: for magazines, which ask for more than
+// anybody needs now.
+func (s *Shard) find(sh Shape, keyLen int) (uint32, Reason) {
 	pools, ok := s.layouts.get(sh.Layout)
 	if !ok {
 		return 0, Layout
 	}
+	s.looks = windowLooks
 	for victims := 0; ; {
 		id, lacks := s.tryReserve(pools, sh.Size, keyLen)
 		if id != 0 {
-			s.pressure(false)
 			return id, OK
 		}
 		if s.takeReturned() {
@@ -39,11 +56,6 @@ func (s *Shard) reserve(sh Shape, keyLen int) (uint32, Reason) {
 				if id, _ = s.tryReserve(looseLayout, sh.Size, keyLen); id != 0 {
 					return id, OK
 				}
-			}
-			own.Add64(&s.stats.Refused, 1)
-			s.pressure(true)
-			if s.inMagazines.Load() > 0 {
-				s.recalls.Add(1)
 			}
 			return 0, Capacity
 		}
@@ -186,8 +198,8 @@ func (s *Shard) refill(sh Shape, keyLen int) uint32 {
 	if int(s.inMagazines.Load()) >= s.cfg.Records/16 || s.closed {
 		return 0
 	}
-	id, r := s.reserve(sh, keyLen)
-	if r != OK {
+	id, why := s.find(sh, keyLen)
+	if why != OK {
 		return 0
 	}
 	s.inMagazines.Add(1)
@@ -256,10 +268,10 @@ func (s *Shard) victim() uint32 {
 	return 0
 }
 
-// windowTries is how many windows are looked at when claims lie in the
-// victim's: each look passes over the owners up to the first claim, and costs
-// no block.
-const windowTries = 16
+// windowLooks is how many windows one reservation looks at: each look passes
+// over the owners up to the first claim and costs no block, but for the largest
+// values it visits 16 Ki pages, and the token is held meanwhile.
+const windowLooks = 16
 
 // evictWindow empties the window of memory around a victim that is large
 // enough for size bytes: so one large value costs about its own size of small
@@ -271,7 +283,8 @@ func (s *Shard) evictWindow(victim uint32, size int) bool {
 		step *= 2
 	}
 	at := int64(arena.Off(s.hot[victim].desc.off()) - s.cfg.PayloadOff)
-	for i := int64(0); i < windowTries && i*step < s.store.size; i++ {
+	for i := int64(0); s.looks > 0 && i*step < s.store.size; i++ {
+		s.looks--
 		owners, ok := s.window(s.cfg.PayloadOff+arena.Off(at), size)
 		if ok {
 			for _, id := range owners {

@@ -54,6 +54,7 @@ type Shard struct {
 	open                   *run   // the run whose blocks the policy does not know yet
 	wanted                 int    // pool that the victim search must free a slot of, -1: any
 	scan                   uint32 // where anyVictim goes on
+	looks                  int    // windows that the reservation under way may still look at
 	one                    [1]evict.Insert
 
 	inMagazines atomic.Int32  // records that lanes hold ahead
@@ -96,6 +97,11 @@ type Counters struct {
 func New(c Config) (*Shard, error) {
 	if c.Records < 1 || c.Records > MaxRecords {
 		return nil, fmt.Errorf("shard: %d records: must be 1 to %d", c.Records, MaxRecords)
+	}
+	for i, p := range c.Pools {
+		if p.SlotBytes < granule || p.SlotBytes%granule != 0 {
+			return nil, fmt.Errorf("shard: pool %d: slots of %d bytes: must be a multiple of %d", i, p.SlotBytes, granule)
+		}
 	}
 	if c.Hash == nil {
 		c.Hash = xxhash.Sum64

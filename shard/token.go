@@ -54,6 +54,8 @@ const helpBudget = 64
 
 // unlock frees the token, then answers bells that rang while it was held. A
 // helper answers one round itself (budget), the owner goes on in its loop.
+// Whoever executes commands defers it: a panic in one must not leave the token
+// held, and everybody else waiting.
 func (s *Shard) unlock(budget int) {
 	for {
 		s.token.release()
@@ -120,10 +122,15 @@ func (s *Shard) own() {
 		if s.stop.Load() {
 			return
 		}
-		if s.token.try() {
-			s.drain(ownerBudget)
-			s.unlock(0)
-		}
+		s.serve()
+	}
+}
+
+// serve is one round of the owner.
+func (s *Shard) serve() {
+	if s.token.try() {
+		defer s.unlock(0)
+		s.drain(ownerBudget)
 	}
 }
 

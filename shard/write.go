@@ -2,7 +2,6 @@ package shard
 
 import (
 	"github.com/kvcr-go/kvcr/internal/blockcopy"
-	"github.com/kvcr-go/kvcr/internal/own"
 )
 
 // What a handle does to a shard, through its lane.
@@ -65,27 +64,30 @@ func (p *Put) commit(id uint32) request {
 	}
 }
 
+// existing is commit for a key whose block, id, the caller has claimed.
+func (p *Put) existing(id uint32) request {
+	r := p.commit(id)
+	r.op = opExisting
+	return r
+}
+
 // Put writes one block: reserve, copy, commit. reads is the number of lookups
 // that the handle has made here since its last command.
 func (l *Lane) Put(p *Put, reads uint32) Outcome {
 	s := l.s
-	if p.Shape.Size <= inPlace && p.Pieces == nil && l.enter() {
-		var out reply
-		s.tick(reads + 1)
-		s.closeRun(&l.run)
-		if s.closed {
-			out.reason = Closed
-		} else if p.Set && !p.NoEvict && s.overwrite(p) {
-			out.old = true
-		} else if !p.Set && !p.NoEvict && p.ChainLen == 0 && s.alreadyHas(p) {
-			out.old = true
-		} else if out.id, out.reason = s.reserve(p.Shape, len(p.Key)); out.reason == OK {
-			s.fill(out.id, p)
-			r := p.commit(out.id)
-			out = s.commit(&l.run, &r)
+	if c, ok := s.deposited(p); ok {
+		defer s.Release(c)
+		r := p.existing(c.id)
+		r.reads = reads + 1
+		var out [1]reply
+		l.do([]request{r}, out[:])
+		if out[0].reason != Miss {
+			return l.outcome(p, out[0])
 		}
-		s.unlock(helpBudget)
-		return l.outcome(p, out)
+		reads = 0 // reported; the block has been removed since, and is written anew
+	}
+	if p.Shape.Size <= inPlace && p.Pieces == nil && l.enter() {
+		return l.outcome(p, l.putInPlace(p, reads))
 	}
 	id, why := l.reserve(p.Shape, len(p.Key), reads)
 	if why != OK {
@@ -96,18 +98,61 @@ func (l *Lane) Put(p *Put, reads uint32) Outcome {
 	return l.outcome(p, l.commit(&r))
 }
 
-// alreadyHas reports that a deposit's key is here already with a value of the same
-// length in the same pool, and counts the access: nothing has to make room for it.
-func (s *Shard) alreadyHas(p *Put) bool {
-	id := s.lookup(p.Hash, p.Key)
-	if id == 0 || p.Shape.Layout != 0 || int(s.hot[id].size) != p.Shape.Size {
+// putInPlace writes one small block in one hold of the token, which it has and
+// frees.
+func (l *Lane) putInPlace(p *Put, reads uint32) (out reply) {
+	s := l.s
+	defer s.unlock(helpBudget)
+	s.tick(reads + 1)
+	s.closeRun(&l.run)
+	if s.closed {
+		return reply{reason: Closed}
+	}
+	if p.Set && !p.NoEvict && s.overwrite(p) {
+		return reply{old: true}
+	}
+	if out.id, out.reason = s.reserve(p.Shape, len(p.Key)); out.reason == OK {
+		s.fill(out.id, p)
+		r := p.commit(out.id)
+		out = s.commit(&l.run, &r)
+	}
+	return out
+}
+
+// deposited claims the block that a deposit would write if it is resident, with
+// the same shape: then nothing has to make room for it. Any goroutine; a reader's look, so
+// what it does not see is met again when the deposit is linked.
+func (s *Shard) deposited(p *Put) (Claim, bool) {
+	if p.Set {
+		return Claim{}, false
+	}
+	c, ok, _ := s.Peek(p.Hash, p.Key)
+	if ok && !s.hasShape(c.id, p.Shape) {
+		s.Release(c)
+		return Claim{}, false
+	}
+	return c, ok
+}
+
+// hasShape reports whether a claimed block is what a deposit of this shape would
+// have written.
+func (s *Shard) hasShape(id uint32, sh Shape) bool {
+	pools, ok := s.layouts.get(sh.Layout)
+	d := s.hot[id].desc
+	if !ok || d.pieces() != len(pools) || int(s.hot[id].size) != sh.Size {
 		return false
 	}
-	if d := s.hot[id].desc; d.pieces() != 1 || s.store.classes == nil && d.pool() != 0 {
+	if s.store.classes != nil {
+		return true
+	}
+	if d.pool() != int(pools[0]) {
 		return false
 	}
-	own.Store32(&s.hot[s.lead(id)].last, s.now.Load())
-	own.Add64(&s.stats.Existing, 1)
+	for i, f := range s.further(id) {
+		if f.pool() != int(pools[i+1]) {
+			return false
+		}
+	}
 	return true
 }
 
@@ -142,9 +187,8 @@ func (l *Lane) commit(r *request) reply {
 	r.reads = 1 // the deposit itself is an access
 	var out [1]reply
 	if l.enter() {
-		out[0] = l.exec(r)
-		l.s.unlock(helpBudget)
-		return out[0]
+		defer l.s.unlock(helpBudget)
+		return l.exec(r)
 	}
 	sh := Shape{Size: int(r.size), Layout: r.layout}
 	if r.flags&flagMember == 0 && r.size <= magazineBytes && (l.magN == 0 || l.magShape == sh && l.magKey == int(r.keyLen) && l.magN < magazine) {
@@ -195,52 +239,118 @@ func (s *Shard) writeKey(id uint32, key []byte) {
 	}
 }
 
-// PutRun writes the blocks of one deposit: chains and groups. All memory is
-// reserved first, so a deposit never evicts its own blocks; when it runs out,
-// the blocks so far are written and the rest is refused.
+// PutRun writes the blocks of one deposit: chains and groups. What is resident
+// is claimed first and all other memory reserved next, so a deposit never evicts
+// its own blocks; when memory runs out, the blocks so far are written and the
+// rest is refused.
 func (l *Lane) PutRun(puts []Put, outs []Outcome, reads uint32) {
 	s := l.s
-	reqs := make([]request, len(puts))
-	reps := make([]reply, len(puts))
+	found := s.findRun(puts)
+	defer func() {
+		for _, c := range found {
+			if c.lead != 0 {
+				s.Release(c)
+			}
+		}
+	}()
+	var reqs []request
 	for i := range puts {
-		p := &puts[i]
-		reqs[i] = request{op: opReserve, size: uint32(p.Shape.Size), layout: p.Shape.Layout, keyLen: uint32(len(p.Key))}
-	}
-	reqs[0].reads = reads
-	l.do(reqs, reps)
-	n := len(puts)
-	for i := range reps {
-		if reps[i].reason != OK {
-			n = i
-			break
+		if found[i].lead == 0 {
+			p := &puts[i]
+			reqs = append(reqs, request{op: opReserve, size: uint32(p.Shape.Size), layout: p.Shape.Layout, keyLen: uint32(len(p.Key))})
 		}
 	}
-	for n > 0 && puts[n-1].Member {
-		n-- // no group in part
+	reps := make([]reply, len(reqs))
+	if len(reqs) > 0 {
+		reqs[0].reads, reads = reads, 0
+		l.do(reqs, reps)
 	}
+	// cmds are the commits, one for each block until the first that is refused.
+	cmds := make([]request, 0, len(puts))
 	var spare []request
-	for i := n; i < len(puts); i++ {
-		outs[i].Reason = Capacity
-		if reps[i].reason == OK {
-			spare = append(spare, request{op: opAbort, id: reps[i].id})
+	n, refused := len(puts), OK
+	at := 0
+	for i := range puts {
+		var r request
+		var got reply
+		if found[i].lead != 0 {
+			r = puts[i].existing(found[i].id)
 		} else {
-			outs[i].Reason = reps[i].reason
+			got = reps[at]
+			at++
+			r = puts[i].commit(got.id)
+		}
+		if refused != OK {
+			got.reason = refused
+		}
+		if got.reason != OK && refused == OK {
+			n, refused = i, got.reason
+		}
+		if got.reason == OK {
+			r.reads = 1
+			cmds = append(cmds, r)
+		} else if r.op == opCommit && got.id != 0 {
+			spare = append(spare, request{op: opAbort, id: got.id})
+		}
+		outs[i].Reason = got.reason
+	}
+	for n > 0 && puts[n-1].Member { // no group in part
+		n--
+		outs[n].Reason = refused
+		if cmds[n].op == opCommit {
+			spare = append(spare, request{op: opAbort, id: cmds[n].id})
 		}
 	}
-	for i := range n {
-		s.fill(reps[i].id, &puts[i])
-		reqs[i] = puts[i].commit(reps[i].id)
-		reqs[i].reads = 1
+	cmds = cmds[:n]
+	for i := range cmds {
+		if cmds[i].op == opCommit {
+			s.fill(cmds[i].id, &puts[i])
+		}
 		if i < n-1 {
-			reqs[i].flags |= flagMore
+			cmds[i].flags |= flagMore
 		}
 	}
-	all := append(reqs[:n:n], spare...)
+	if n > 0 {
+		cmds[0].reads += reads
+	}
+	all := append(cmds, spare...)
+	if len(all) == 0 {
+		return
+	}
 	done := make([]reply, len(all))
 	l.do(all, done)
 	for i := range n {
 		outs[i] = l.outcome(&puts[i], done[i])
+		if outs[i].Reason == Miss { // a hold on a block that was removed this moment
+			outs[i].Reason = Aborted
+		}
 	}
+}
+
+// findRun claims the blocks of a deposit that are resident: found[i] is the
+// claim of puts[i], zero for one that has to be written. A group counts as
+// resident when all its parts are, in one group.
+func (s *Shard) findRun(puts []Put) (found []Claim) {
+	found = make([]Claim, len(puts))
+	for first := 0; first < len(puts); {
+		last := first
+		for puts[last].Member {
+			last++
+		}
+		whole := true
+		for i := first; i <= last && whole; i++ {
+			found[i], whole = s.deposited(&puts[i])
+			whole = whole && found[i].lead == found[first].lead
+		}
+		for i := first; i <= last && !whole; i++ {
+			if found[i].lead != 0 {
+				s.Release(found[i])
+				found[i] = Claim{}
+			}
+		}
+		first = last + 1
+	}
+	return found
 }
 
 // Reserve takes memory for one block that the caller will fill in place.
