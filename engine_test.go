@@ -871,3 +871,64 @@ func TestNamespacesAreSeparate(t *testing.T) {
 		t.Errorf("%+v", st.Namespaces)
 	}
 }
+
+// A conditional delete takes the block it was told of and no newer one.
+func TestDeleteGeneration(t *testing.T) {
+	e := open(t, Config{Capacity: 1 << 20})
+	h := handle(t, e)
+	key := []byte("k")
+	generation := func() uint32 {
+		v, ok := h.Get(key)
+		if !ok {
+			t.Fatal("the key is not there")
+		}
+		defer v.Release()
+		return v.Generation()
+	}
+	for _, size := range []int{100, 5000} { // written in place, and anew
+		if err := h.Set(key, make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		old := generation()
+		if err := h.Set(key, make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := h.DeleteGeneration(key, old); ok || err != nil {
+			t.Errorf("size %d: an older generation was deleted: %t, %v", size, ok, err)
+		}
+		if ok, err := h.DeleteGeneration(key, generation()); !ok || err != nil || h.Has(key) {
+			t.Errorf("size %d: %t, %v, still there: %t", size, ok, err, h.Has(key))
+		}
+		if ok, err := h.DeleteGeneration(key, 1); ok || err != nil {
+			t.Errorf("absent key: %t, %v", ok, err)
+		}
+	}
+}
+
+func TestCommitAbsent(t *testing.T) {
+	e := open(t, Config{Capacity: 1 << 20})
+	h := handle(t, e)
+	put := func(fill byte, size int) bool {
+		r, err := h.Reserve([]byte("k"), size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range r.Bytes() {
+			r.Bytes()[i] = fill
+		}
+		stored, err := r.CommitAbsent()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.CommitAbsent(); !errors.Is(err, ErrReleased) {
+			t.Errorf("second commit: %v", err)
+		}
+		return stored
+	}
+	if !put('a', 100) || put('b', 100) || put('c', 6000) {
+		t.Error("stored over a resident key, or not at all")
+	}
+	if b, ok := h.AppendTo(nil, []byte("k")); !ok || string(b) != strings.Repeat("a", 100) {
+		t.Errorf("%q, %t", b, ok)
+	}
+}

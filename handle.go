@@ -294,6 +294,18 @@ func (h *Handle) checkPut(op string, key []byte, size int) error {
 // Delete removes key and reports whether it was there. Views of it stay valid.
 // A part of a group takes its group along.
 func (h *Handle) Delete(key []byte) (bool, error) {
+	return h.delete(key, func(l *shard.Lane, hash uint64, reads uint32) Reason { return l.Delete(hash, key, reads) })
+}
+
+// DeleteGeneration is Delete for the block that a View of that generation
+// showed: a key written anew since stays, and the answer is false.
+func (h *Handle) DeleteGeneration(key []byte, generation uint32) (bool, error) {
+	return h.delete(key, func(l *shard.Lane, hash uint64, reads uint32) Reason {
+		return l.DeleteGeneration(hash, key, generation, reads)
+	})
+}
+
+func (h *Handle) delete(key []byte, remove func(l *shard.Lane, hash uint64, reads uint32) Reason) (bool, error) {
 	if err := h.enter(); err != nil {
 		return false, &OpError{Op: "delete", Err: err}
 	}
@@ -308,7 +320,7 @@ func (h *Handle) Delete(key []byte) (bool, error) {
 		return false, &OpError{Op: "delete", Err: err}
 	}
 	own.Add64(&h.hs.counts.deletes, 1)
-	switch why := l.Delete(hash, key, h.takeReads(p)); why {
+	switch why := remove(l, hash, h.takeReads(p)); why {
 	case ReasonOK:
 		return true, nil
 	case ReasonMiss:

@@ -56,22 +56,42 @@ func (r *Reservation) Bytes() []byte { return r.b }
 
 // Commit stores the block. The reservation ends whatever the answer.
 func (r *Reservation) Commit() error {
+	o, err := r.commit()
+	if err != nil {
+		return err
+	}
+	return opError("commit", o.Reason)
+}
+
+// CommitAbsent stores the block unless its key is resident, whatever Reserve was
+// asked for, and reports whether it did. The reservation ends whatever the
+// answer.
+func (r *Reservation) CommitAbsent() (stored bool, err error) {
+	r.put.Set = false
+	o, err := r.commit()
+	if err != nil || o.Old || o.Reason == ReasonLayout { // another length is resident, too
+		return false, err
+	}
+	return o.Reason == ReasonOK, opError("commit", o.Reason)
+}
+
+func (r *Reservation) commit() (o shard.Outcome, err error) {
 	if r.done {
-		return &OpError{Op: "commit", Err: ErrReleased}
+		return o, &OpError{Op: "commit", Err: ErrReleased}
 	}
 	if err := r.h.enter(); err != nil {
 		if err == ErrClosed {
 			r.abandon()
 		}
-		return &OpError{Op: "commit", Err: err}
+		return o, &OpError{Op: "commit", Err: err}
 	}
 	defer r.h.exit()
 	r.done, r.b = true, nil
 	l, err := r.h.lane(r.p)
 	if err != nil {
-		return &OpError{Op: "commit", Err: err}
+		return o, &OpError{Op: "commit", Err: err}
 	}
-	return opError("commit", l.CommitReserved(r.r, &r.put).Reason)
+	return l.CommitReserved(r.r, &r.put), nil
 }
 
 // Abort gives the memory back.

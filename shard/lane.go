@@ -107,7 +107,8 @@ const (
 	opAbort
 	opDelete
 	opClaim
-	opExisting // a deposit whose block its caller has found resident, and claims
+	opDeleteGeneration // its id is the generation
+	opExisting         // a deposit whose block its caller has found resident, and claims
 )
 
 // request is a command as it travels: 56 bytes, no pointers.
@@ -197,6 +198,11 @@ func (l *Lane) exec(r *request) reply {
 		s.abort(r.id)
 	case opDelete:
 		out.reason = s.remove(r.hash, l.key)
+	case opDeleteGeneration:
+		out.reason = Miss
+		if id := s.lookup(r.hash, l.key); id != 0 && genOf(s.hot[s.lead(id)].word.Load()) == r.id {
+			out.reason = s.remove(r.hash, l.key)
+		}
 	case opClaim:
 		out.id, out.reason = s.claimLocked(r.hash, l.key)
 	}

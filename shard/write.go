@@ -394,6 +394,16 @@ func (l *Lane) Delete(hash uint64, key []byte, reads uint32) Reason {
 	return out[0].reason
 }
 
+// DeleteGeneration removes a key if its block is still the one of that
+// generation; Miss when it is not.
+func (l *Lane) DeleteGeneration(hash uint64, key []byte, generation uint32, reads uint32) Reason {
+	l.key = key
+	var out [1]reply
+	l.do([]request{{op: opDeleteGeneration, hash: hash, id: generation, reads: reads}}, out[:])
+	l.key = nil
+	return out[0].reason
+}
+
 // Ask claims a key's block by way of the token holder, for a reader whose
 // probes kept failing.
 func (l *Lane) Ask(hash uint64, key []byte, reads uint32) (Claim, bool) {
