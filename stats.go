@@ -120,6 +120,14 @@ func (c *Counts) addShard(o *Counts) {
 	c.PolicyFaults += o.PolicyFaults
 }
 
+// Namespaces lists the names of the namespaces, in the order of Config.
+func (e *Engine) Namespaces() (names []string) {
+	for _, ns := range e.list {
+		names = append(names, ns.cfg.Name)
+	}
+	return names
+}
+
 // Claims counts the claims that readers hold now: 0 when every View has been
 // released. It visits every block.
 func (e *Engine) Claims() int {
