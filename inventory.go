@@ -213,6 +213,21 @@ func (s *Subscription) Snapshot() ([]Entry, error) {
 	return out, nil
 }
 
+// Covered is the number up to which the last Snapshot covers every event; of
+// later ones it covers some, and Next does not deliver those. 0 before the first
+// Snapshot.
+func (s *Subscription) Covered() uint64 {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	least, any := uint64(0), false
+	for _, seq := range s.passed {
+		if !any || seq < least {
+			least, any = seq, true
+		}
+	}
+	return least
+}
+
 // Close ends the subscription.
 func (s *Subscription) Close() error {
 	s.e.mu.Lock()

@@ -19,11 +19,18 @@ const module = "github.com/kvcr-go/kvcr"
 var ranks = map[string]int{
 	"cmd/kvcr":    50,
 	"bench":       40,
+	"node":        38,
+	"node/web":    36,
+	"wire/server": 35,
+	"bench/load":  34,
 	"bench/model": 33,
 	"bench/trace": 32,
 	"":            30, // the root
 	"shard":       20,
 	"shard/evict": 10,
+	"wire/client": 12,
+	"wire/resp":   11,
+	"wire":        10,
 	"arena":       10,
 	"ring":        10,
 }

@@ -37,6 +37,7 @@ func (t Tier) String() string { return [...]string{"", "DRAM", "REMOTE_G2"}[t] }
 type QueryResult struct {
 	Status Status
 	Tier   Tier
+	Bytes  int64 // of a resident block, all pieces together; 0: not known
 }
 
 // Query says what is known of each key. It reserves nothing and does not count
@@ -50,8 +51,8 @@ func (h *Handle) Query(keys [][]byte) []QueryResult {
 	var absent [][]byte
 	var at []int
 	for i, key := range keys {
-		if h.has(key) {
-			out[i] = QueryResult{StatusHit, TierDRAM}
+		if n, ok := h.has(key); ok {
+			out[i] = QueryResult{StatusHit, TierDRAM, n}
 		} else if h.e.cfg.Remote != nil {
 			absent, at = append(absent, key), append(at, i)
 		}
@@ -59,21 +60,23 @@ func (h *Handle) Query(keys [][]byte) []QueryResult {
 	if len(absent) > 0 {
 		for j, ok := range h.e.cfg.Remote.Query(h.ns.cfg.Name, absent) {
 			if ok && j < len(at) {
-				out[at[j]] = QueryResult{StatusFetchable, TierRemote}
+				out[at[j]] = QueryResult{Status: StatusFetchable, Tier: TierRemote}
 			}
 		}
 	}
 	return out
 }
 
-// has looks without a trace in counters or recency.
-func (h *Handle) has(key []byte) bool {
+// has looks without a trace in counters or recency, and returns the block's
+// bytes.
+func (h *Handle) has(key []byte) (n int64, ok bool) {
 	p := h.ns.part(h.e.hash(key))
 	c, ok := h.peek(p, key)
 	if ok {
+		n = int64(p.Len(c))
 		p.Release(c)
 	}
-	return ok
+	return n, ok
 }
 
 // peek claims the block of a key of p without a trace in counters or recency.

@@ -150,7 +150,7 @@ func TestQueryTiers(t *testing.T) {
 	_, h := remoteEngine(t, 8, src, nil)
 	h.Set([]byte("here"), nil)
 	q := h.Query([][]byte{[]byte("far-1"), []byte("here"), []byte("nowhere"), []byte("far-2")})
-	want := []QueryResult{{StatusFetchable, TierRemote}, {StatusHit, TierDRAM}, {StatusMiss, TierNone}, {StatusFetchable, TierRemote}}
+	want := []QueryResult{{Status: StatusFetchable, Tier: TierRemote}, {Status: StatusHit, Tier: TierDRAM}, {}, {Status: StatusFetchable, Tier: TierRemote}}
 	for i := range want {
 		if q[i] != want[i] {
 			t.Errorf("key %d: %v %v, want %v %v", i, q[i].Status, q[i].Tier, want[i].Status, want[i].Tier)

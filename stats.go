@@ -128,6 +128,21 @@ func (e *Engine) Namespaces() (names []string) {
 	return names
 }
 
+// MaxValue is the largest value of one piece that a namespace takes, in bytes; 0
+// for a name that the engine does not have.
+func (e *Engine) MaxValue(namespace string) int {
+	for _, ns := range e.list {
+		if ns.cfg.Name != namespace {
+			continue
+		}
+		if len(ns.cfg.Pools) > 0 {
+			return ns.cfg.Pools[0].SlotBytes
+		}
+		return ns.cfg.MaxValue
+	}
+	return 0
+}
+
 // Claims counts the claims that readers hold now: 0 when every View has been
 // released. It visits every block.
 func (e *Engine) Claims() int {

@@ -58,6 +58,19 @@ func (v *View) Generation() uint32 {
 	return v.p.Shard.Generation(v.c)
 }
 
+// Again returns a second View of the same block, with a claim of its own. It is
+// the zero View when v is.
+func (v *View) Again() View {
+	if v.p == nil || v.p.ns.unmapped.Load() {
+		return View{}
+	}
+	c, ok := v.p.Again(v.c)
+	if !ok {
+		return View{}
+	}
+	return View{p: v.p, c: c, b: v.b}
+}
+
 // Release ends the claim. A second Release is ErrReleased and changes nothing.
 func (v *View) Release() error {
 	p := v.p

@@ -477,3 +477,32 @@ func TestHashCollisions(t *testing.T) {
 		})
 	}
 }
+
+// A second claim protects by itself, also on a block that is on its way out.
+func TestViewAgain(t *testing.T) {
+	e := open(t, small(4, nil))
+	h := handle(t, e)
+	if err := h.Set(keyOf(1), stamped(1, 4096)); err != nil {
+		t.Fatal(err)
+	}
+	first, _ := h.Get(keyOf(1))
+	if _, err := h.Delete(keyOf(1)); err != nil {
+		t.Fatal(err)
+	}
+	second := first.Again()
+	first.Release()
+	for i := range 20 {
+		if err := h.Set(keyOf(2+i), stamped(9, 4096)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seed, ok := seedOf(second.Bytes()); !ok || seed != 1 {
+		t.Error("the bytes under the second claim changed")
+	}
+	if err := second.Release(); err != nil {
+		t.Error(err)
+	}
+	if none := first.Again(); none.Release() == nil {
+		t.Error("a released View gave a claim")
+	}
+}

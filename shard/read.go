@@ -143,6 +143,15 @@ func (s *Shard) unclaim(lead uint32) {
 	}
 }
 
+// Again takes a second claim on a claimed block, to be released on its own. Any
+// goroutine. It fails when a block has 2^29 claims.
+func (s *Shard) Again(c Claim) (Claim, bool) {
+	if c.lead == 0 || !s.hot[c.lead].word.again() {
+		return Claim{}, false
+	}
+	return s.ledger.note(Claim{id: c.id, lead: c.lead}), true
+}
+
 // Release gives a claim back. Any goroutine.
 func (s *Shard) Release(c Claim) error {
 	if c.lead == 0 || !s.ledger.strike(c) {

@@ -28,6 +28,7 @@ import (
 //	READY, pins==0 -> FILLING -> READY  token holder, to overwrite in place; the
 //	                       second step is a release and a new generation
 //	READY    -> pins+1     anyone                 acquire: bytes are readable
+//	pins+n   -> pins+n+1   a claim's holder, n > 0, also in RETIRING
 //	pins+n   -> pins+n-1   the claim's holder     release: our reads are over
 //	READY    -> RETIRING   token holder
 //	RETIRING, pins==0 -> FREE  whoever produced it; acquire: all reads are over.
@@ -79,6 +80,24 @@ func (w *word) claim() (uint64, bool) {
 		}
 		if w.CompareAndSwap(old, old+1) {
 			return old + 1, true
+		}
+	}
+}
+
+// again takes another claim for a caller that holds one: so the word cannot
+// become FREE meanwhile, and RETIRING does not refuse it. It fails when the pins
+// are exhausted.
+func (w *word) again() bool {
+	for {
+		old := w.Load()
+		if pinsOf(old) == 0 {
+			panic(fmt.Sprintf("shard: second claim without a first, word %#x", old))
+		}
+		if pinsOf(old) == pinMask {
+			return false
+		}
+		if w.CompareAndSwap(old, old+1) {
+			return true
 		}
 	}
 }

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 
 	"github.com/kvcr-go/kvcr/bench"
+	"github.com/kvcr-go/kvcr/bench/load"
 	"github.com/kvcr-go/kvcr/bench/trace"
 )
 
@@ -22,6 +25,10 @@ type benchCmd struct {
 	Engine benchEngineCmd `cmd:"" help:"Gets, mixes, puts, delivers, allocations, memory and pauses, beside other caches and Go's copy."`
 	Ring   benchRingCmd   `cmd:"" help:"The command ring, beside a channel and the queues of xsync."`
 	Replay benchReplayCmd `cmd:"" help:"Hit ratios on traces and keys, beside LRU, S3-FIFO and Belady's bound."`
+	Node   benchNodeCmd   `cmd:"" help:"A node, beside redis-server, memcached and a plain server, where they are installed."`
+
+	Load        benchLoadCmd  `cmd:"" hidden:"" help:"The generator of load of the node suite."`
+	PlainServer benchPlainCmd `cmd:"" hidden:"" help:"The plain server of the node suite."`
 }
 
 type benchEngineCmd struct {
@@ -98,3 +105,40 @@ func (c *benchReplayCmd) Run(e *env, root *cli) error {
 	}
 	return root.Bench.suite(e, func(o bench.Options) (*bench.Report, error) { return bench.Policy(e.ctx, o, traces) })
 }
+
+type benchNodeCmd struct {
+	Pin []string `placeholder:"PIN,..." enum:"one-core,none" help:"one-core: server and load on a processor each; none; default both."`
+}
+
+func (c *benchNodeCmd) Run(e *env, root *cli) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return root.Bench.suite(e, func(o bench.Options) (*bench.Report, error) {
+		return bench.Node(e.ctx, bench.NodeOptions{Options: o, Exe: exe, Pins: c.Pin})
+	})
+}
+
+type benchLoadCmd struct {
+	Spec string `arg:"" help:"A load.Spec as JSON."`
+}
+
+func (c *benchLoadCmd) Run(e *env) error {
+	var spec load.Spec
+	if err := json.Unmarshal([]byte(c.Spec), &spec); err != nil {
+		return usageError{err}
+	}
+	res, err := load.Run(spec)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(e.stdout).Encode(res)
+}
+
+type benchPlainCmd struct {
+	Addr string `required:""`
+	Size int    `required:""`
+}
+
+func (c *benchPlainCmd) Run(e *env) error { return bench.PlainServer(e.ctx, c.Addr, c.Size) }

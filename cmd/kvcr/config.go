@@ -9,11 +9,12 @@ import (
 
 type configCmd struct {
 	engineFlags
+	nodeFlags
 	JSON bool `name:"json" help:"Print JSON."`
 }
 
 func (c *configCmd) Run(e *env) error {
-	vs, _, err := c.resolve(e)
+	vs, _, err := c.resolve(e, &c.nodeFlags)
 	if err != nil {
 		return err
 	}

@@ -33,13 +33,37 @@ type engineFlags struct {
 	Seed             *string `group:"Engine" placeholder:"N" help:"Seed of sampling."`
 }
 
-// given returns the flags that were set, by name.
-func (f *engineFlags) given() map[string]string {
+// nodeFlags are the settings of serve as flags.
+type nodeFlags struct {
+	Resp             *string `group:"Node" placeholder:"ADDR,..." help:"Addresses for RESP clients (127.0.0.1:6380)."`
+	Listen           *string `group:"Node" placeholder:"ADDR,..." help:"Addresses for binary clients (127.0.0.1:7370)."`
+	Http             *string `group:"Node" placeholder:"ADDR" help:"Status page, health, metrics (127.0.0.1:7380)."`
+	Public           *string `group:"Node" placeholder:"BOOL" help:"Allow other addresses than loopback without a secret."`
+	HttpPublic       *string `group:"Node" placeholder:"BOOL" help:"The same for HTTP."`
+	PasswordFile     *string `group:"Node" placeholder:"FILE" help:"Password of RESP clients."`
+	SecretFile       *string `group:"Node" placeholder:"FILE" help:"Secret of binary clients."`
+	AllowFlush       *string `group:"Node" placeholder:"BOOL" help:"Allow FLUSHALL."`
+	Debug            *string `group:"Node" placeholder:"BOOL" help:"Serve /debug/pprof."`
+	Loops            *string `group:"Node" placeholder:"N" help:"Event loops."`
+	MaxConns         *string `group:"Node" placeholder:"N" help:"Connections at once."`
+	OutboundCap      *string `group:"Node" placeholder:"SIZE" help:"Answers waiting for one connection."`
+	HandshakeTimeout *string `group:"Node" placeholder:"DURATION" help:"Time to authenticate."`
+	IdleTimeout      *string `group:"Node" placeholder:"DURATION" help:"Time without a command."`
+	WriteTimeout     *string `group:"Node" placeholder:"DURATION" help:"Time without taking answers."`
+	DrainTimeout     *string `group:"Node" placeholder:"DURATION" help:"Time to finish when told to stop."`
+	LogLevel         *string `group:"Node" placeholder:"LEVEL" help:"debug, info, warn, error."`
+}
+
+// given returns the flags that were set, by name. groups are pointers to structs
+// of flags.
+func given(groups ...any) map[string]string {
 	out := map[string]string{}
-	v := reflect.ValueOf(f).Elem()
-	for i := range v.NumField() {
-		if p, ok := v.Field(i).Interface().(*string); ok && p != nil {
-			out[kebab(v.Type().Field(i).Name)] = *p
+	for _, g := range groups {
+		v := reflect.ValueOf(g).Elem()
+		for i := range v.NumField() {
+			if p, ok := v.Field(i).Interface().(*string); ok && p != nil {
+				out[kebab(v.Type().Field(i).Name)] = *p
+			}
 		}
 	}
 	return out
@@ -61,8 +85,8 @@ func kebab(name string) string {
 }
 
 // resolve merges flags, environment and file.
-func (f *engineFlags) resolve(e *env) (values, *engineConfig, error) {
-	vs, cfg, err := resolve(f.given(), e.environ, e.configFile(f.File))
+func (f *engineFlags) resolve(e *env, more ...any) (values, *engineConfig, error) {
+	vs, cfg, err := resolve(given(append(more, f)...), e.environ, e.configFile(f.File))
 	if err != nil {
 		return nil, nil, usageError{err}
 	}

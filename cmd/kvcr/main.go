@@ -36,6 +36,7 @@ func (e *env) configFile(flag string) string {
 }
 
 type cli struct {
+	Serve   serveCmd   `cmd:"" help:"Run a node: RESP, binary protocol, status page."`
 	Replay  replayCmd  `cmd:"" help:"Send a trace through the engine and check every byte."`
 	Bench   benchCmd   `cmd:"" help:"Measure beside other caches, queues and policies."`
 	Doctor  doctorCmd  `cmd:"" help:"Say what this machine gives and what to change."`

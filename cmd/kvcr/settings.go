@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/arena"
+	"github.com/kvcr-go/kvcr/node"
 	"github.com/kvcr-go/kvcr/shard/evict"
 )
 
@@ -24,10 +25,12 @@ type setting struct {
 	apply func(c *engineConfig, v string) error
 }
 
-// engineConfig is the engine's configuration with its only namespace.
+// engineConfig is the engine's configuration with its only namespace, and that
+// of the node around it, which only serve uses.
 type engineConfig struct {
 	kvcr.Config
-	ns kvcr.Namespace
+	ns   kvcr.Namespace
+	node node.Config
 }
 
 func (c *engineConfig) engine() kvcr.Config {
@@ -36,7 +39,9 @@ func (c *engineConfig) engine() kvcr.Config {
 	return cfg
 }
 
-var settings = []setting{
+var settings = append(engineSettings, nodeSettings...)
+
+var engineSettings = []setting{
 	{"capacity", "auto", "payload memory: a size, or auto for what the container or host leaves", func(c *engineConfig, v string) error {
 		if v == "auto" {
 			c.Capacity = 0

@@ -1,0 +1,443 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvcr-go/kvcr/bench/load"
+)
+
+// NodeOptions are those of the node suite.
+type NodeOptions struct {
+	Options
+	// Exe is this program: it is run again as the node, as the generator of load
+	// and as the plain server.
+	Exe string
+	// Pins to measure: "one-core" puts server and load on a processor each,
+	// "none" leaves both alone. Empty: both.
+	Pins []string
+}
+
+const (
+	nodeConns = 50
+	nodeBytes = 1 << 30 // of all values, at most
+	nodeKeys  = 100_000 // at most
+)
+
+// nodeRow is one comparison.
+type nodeRow struct {
+	op, proto, net string
+	size, pipeline int
+	bar            Bar
+	impls          []string // ours first
+}
+
+// The implementations measured. Each is a process.
+const (
+	implRedis     = "redis"
+	implMemcached = "memcached"
+	implNet       = "net"
+	implTCP       = "kvcr-tcp"
+)
+
+func nodeRows(pinned bool) []nodeRow {
+	redis, cached := []string{ours, implRedis}, []string{ours, implMemcached}
+	large := []string{ours, implMemcached, implNet}
+	get1M := Bar{Times: 1}
+	if pinned {
+		get1M.Times = 1.2
+	}
+	return []nodeRow{
+		{"get", "resp", "tcp", 64, 1, Bar{Times: 1}, redis},
+		{"set", "resp", "tcp", 64, 1, Bar{Times: 1}, redis},
+		{"get", "resp", "tcp", 64, 16, Bar{Times: 2}, redis},
+		{"set", "resp", "tcp", 64, 16, Bar{Times: 2}, redis},
+		{"get", "resp", "unix", 64, 1, Bar{Times: 1.6}, []string{ours, implTCP}},
+		{"get", "resp", "tcp", 4 << 10, 16, Bar{Times: 2}, redis},
+		{"get", "resp", "tcp", 64 << 10, 1, Bar{Times: 2}, redis},
+		{"get", "resp", "tcp", 64 << 10, 16, Bar{Times: 2}, redis},
+		{"get", "binary", "tcp", 64 << 10, 1, Bar{Times: 1.2}, cached},
+		{"get", "binary", "tcp", 64 << 10, 16, Bar{Times: 1.6}, cached},
+		{"get", "binary", "tcp", 1 << 20, 1, get1M, large},
+		{"get", "binary", "tcp", 1 << 20, 16, Bar{Times: 1}, large},
+		{"set", "binary", "tcp", 1 << 20, 1, Bar{}, large},
+		{"set", "binary", "tcp", 1 << 20, 16, Bar{}, large},
+	}
+}
+
+// Node measures a node beside other servers, each in a process of its own, with
+// the load from another one.
+func Node(ctx context.Context, o NodeOptions) (*Report, error) {
+	o.Options = o.withDefaults()
+	if len(o.Pins) == 0 {
+		o.Pins = []string{"one-core", "none"}
+	}
+	rep := &Report{}
+	dir, err := os.MkdirTemp("", "kvcr-bench")
+	if err != nil {
+		return rep, err
+	}
+	defer os.RemoveAll(dir)
+	for _, pin := range o.Pins {
+		pinned := pin == "one-core"
+		if pinned && allowedCPUs() < 2 {
+			return rep, &OptionError{Option: "pin", Value: pin, Limit: "needs two processors"}
+		}
+		for _, size := range []int{64, 4 << 10, 64 << 10, 1 << 20} {
+			var rows []nodeRow
+			for _, r := range nodeRows(pinned) {
+				if r.size == size && o.wants(r.op) {
+					rows = append(rows, r)
+				}
+			}
+			if err := measureNode(ctx, o, rep, dir, pin, rows); err != nil {
+				return rep, err
+			}
+		}
+	}
+	return rep, nil
+}
+
+// measureNode measures rows of one value size, with all their servers running.
+func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin string, rows []nodeRow) (err error) {
+	if len(rows) == 0 {
+		return nil
+	}
+	size := rows[0].size
+	keys := o.keys(min(nodeKeys, nodeBytes/size))
+	servers := map[string]*process{}
+	defer func() {
+		for _, p := range servers {
+			err = errors.Join(err, p.stop())
+		}
+	}()
+	for _, r := range rows {
+		for _, impl := range r.impls {
+			name := serverOf(impl)
+			if servers[name] != nil {
+				continue
+			}
+			p, err := startServer(ctx, o, dir, name, pin == "one-core", size)
+			if errors.Is(err, exec.ErrNotFound) {
+				o.Progress(fmt.Sprintf("%s is not installed: left out", name))
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			servers[name] = p
+			if name != implNet {
+				o.Progress(fmt.Sprintf("filling %s with %d values of %d bytes", name, keys, size))
+				spec := load.Spec{Network: "tcp", Addr: p.addr("tcp", p.proto("resp")), Proto: p.proto("resp"), Op: "fill", Size: size, Keys: keys, Conns: 4, Pipeline: 4, CPU: -1}
+				if _, err := generate(ctx, o, spec); err != nil {
+					return fmt.Errorf("%s: fill: %w", name, err)
+				}
+			}
+		}
+	}
+	return o.rounds(ctx, func(round int) error {
+		for _, r := range rows {
+			out := rep.result(Result{Suite: "node", Name: r.op, Params: []Param{{"proto", r.proto}, {"net", r.net}, {"size", r.size}, {"pipeline", r.pipeline}, {"pin", pin}}, Unit: "ops/s", Better: Higher, Bar: r.bar})
+			for _, impl := range r.impls {
+				p := servers[serverOf(impl)]
+				if p == nil {
+					continue
+				}
+				o.Progress(fmt.Sprintf("%s %s %s, %d bytes, pipeline %d, pin %s, round %d of %d: %s", r.proto, r.net, r.op, r.size, r.pipeline, pin, round+1, o.Runs, impl))
+				network := r.net
+				if impl != ours {
+					network = "tcp"
+				}
+				proto := p.proto(r.proto)
+				spec := load.Spec{Network: network, Addr: p.addr(network, proto), Proto: proto, Op: r.op, Size: r.size, Keys: keys, Conns: nodeConns, Pipeline: r.pipeline, Duration: max(2*o.span(), 500*time.Millisecond), CPU: -1}
+				if pin == "one-core" {
+					spec.CPU = cpuAt(1)
+				}
+				res, err := generate(ctx, o, spec)
+				if err != nil {
+					return fmt.Errorf("%s: %w", impl, err)
+				}
+				s := out.series(impl)
+				s.Rival = impl != ours && !(impl == implNet && r.op == "get" && r.size == 1<<20)
+				s.Runs = append(s.Runs, res.OperationsPerSec)
+				s.Note = fmt.Sprintf("p50 %v, p99 %v, p99.9 %v, %.1f GB/s", res.P50.Round(time.Microsecond), res.P99.Round(time.Microsecond), res.P999.Round(time.Microsecond), res.BytesPerSecond/1e9)
+			}
+		}
+		return nil
+	})
+}
+
+func serverOf(impl string) string {
+	if impl == implTCP {
+		return ours
+	}
+	return impl
+}
+
+// generate runs the generator of load in a process of its own.
+func generate(ctx context.Context, o NodeOptions, spec load.Spec) (res load.Result, err error) {
+	arg, err := json.Marshal(spec)
+	if err != nil {
+		return res, err
+	}
+	cmd := exec.CommandContext(ctx, o.Exe, "bench", "load", string(arg))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return res, fmt.Errorf("load: %w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	return res, json.Unmarshal(out, &res)
+}
+
+// process is a server under measurement.
+type process struct {
+	name  string
+	cmd   *exec.Cmd
+	addrs map[string]string // "tcp/resp" and so on
+	log   bytes.Buffer
+}
+
+// proto is what this server speaks when a row asks for proto.
+func (p *process) proto(proto string) string {
+	switch p.name {
+	case implMemcached:
+		return "memcached"
+	case implNet, implRedis:
+		return "resp"
+	}
+	return proto
+}
+
+func (p *process) addr(network, proto string) string { return p.addrs[network+"/"+proto] }
+
+// startServer starts one and waits until it answers.
+func startServer(ctx context.Context, o NodeOptions, dir, name string, pinned bool, size int) (*process, error) {
+	p := &process{name: name, addrs: map[string]string{}}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	at := "127.0.0.1:" + strconv.Itoa(port)
+	var args []string
+	exe := o.Exe
+	env := os.Environ()
+	switch name {
+	case implRedis:
+		exe = "redis-server"
+		args = []string{"--port", strconv.Itoa(port), "--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--maxmemory", "0", "--dir", dir}
+		p.addrs["tcp/resp"] = at
+	case implMemcached:
+		exe = "memcached"
+		args = []string{"-p", strconv.Itoa(port), "-l", "127.0.0.1", "-U", "0", "-m", "2048", "-I", "8m", "-t", "1", "-u", "nobody"}
+		if !pinned {
+			args[9+2] = "4" // its default
+		}
+		p.addrs["tcp/memcached"] = at
+	case implNet:
+		args = []string{"bench", "plain-server", "--addr", at, "--size", strconv.Itoa(size)}
+		p.addrs["tcp/resp"] = at
+	default:
+		second, err := freePort()
+		if err != nil {
+			return nil, err
+		}
+		unixPath := filepath.Join(dir, fmt.Sprintf("node-%d.sock", port))
+		binary := "127.0.0.1:" + strconv.Itoa(second)
+		capacity := max(int64(size)*nodeKeys*2, 2<<30)
+		if int64(size)*nodeKeys > nodeBytes {
+			capacity = 2 << 30
+		}
+		args = []string{"serve", "--http=", "--resp", at + ",unix:" + unixPath, "--listen", binary, "--prefault", "true",
+			"--capacity", strconv.FormatInt(capacity, 10), "--mean-value", strconv.Itoa(max(size, 1024)), "--log-level", "warn"}
+		p.addrs["tcp/resp"], p.addrs["unix/resp"], p.addrs["tcp/binary"] = at, unixPath, binary
+	}
+	if pinned && (name == ours || name == implNet) {
+		env = append(env, "GOMAXPROCS=1")
+	}
+	p.cmd = exec.CommandContext(ctx, exe, args...)
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(unix.SIGTERM) }
+	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = env, &p.log, &p.log
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	if err := p.await(at); err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
+	if pinned {
+		if err := pinProcess(p.cmd.Process.Pid, cpuAt(0)); err != nil {
+			return nil, errors.Join(err, p.stop())
+		}
+	}
+	return p, nil
+}
+
+// await waits until something listens.
+func (p *process) await(addr string) error {
+	deadline := time.Now().Add(time.Minute)
+	for {
+		c, err := net.DialTimeout("tcp", addr, time.Second)
+		if err == nil {
+			return c.Close()
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s does not listen after a minute: %w", p.name, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// stop ends the process and waits for it.
+func (p *process) stop() error {
+	if err := p.cmd.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	done := make(chan struct{})
+	go func() { p.cmd.Wait(); close(done) }() // its exit status says how it was stopped
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		p.cmd.Process.Kill()
+		<-done
+		return fmt.Errorf("%s did not stop: %s", p.name, p.log.String())
+	}
+	return nil
+}
+
+func freePort() (int, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer ln.Close()
+	return ln.Addr().(*net.TCPAddr).Port, nil
+}
+
+func allowedCPUs() int {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) != nil {
+		return 1
+	}
+	return set.Count()
+}
+
+// cpuAt is the i-th processor that this process may use.
+func cpuAt(i int) int {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) != nil {
+		return i
+	}
+	for cpu := range 1024 {
+		if set.IsSet(cpu) {
+			if i == 0 {
+				return cpu
+			}
+			i--
+		}
+	}
+	return 0
+}
+
+// pinProcess moves all threads of a process to one processor; those it makes
+// later inherit that.
+func pinProcess(pid, cpu int) error {
+	var set unix.CPUSet
+	set.Set(cpu)
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return err
+	}
+	for _, t := range threads {
+		tid, err := strconv.Atoi(t.Name())
+		if err != nil {
+			return err
+		}
+		if err := unix.SchedSetaffinity(tid, &set); err != nil && err != unix.ESRCH {
+			return os.NewSyscallError("sched_setaffinity", err)
+		}
+	}
+	return nil
+}
+
+// PlainServer is what Go's net does without a cache behind it: it answers each
+// request of known length with bytes from memory. It serves until ctx ends.
+func PlainServer(ctx context.Context, addr string, size int) error {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { ln.Close() })
+	value := make([]byte, size)
+	for i := range value {
+		value[i] = byte(i * 7)
+	}
+	head, tail := []byte(fmt.Sprintf("$%d\r\n", size)), []byte("\r\n")
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		go plainConn(c, head, value, tail)
+	}
+}
+
+// plainConn tells a get from a set by its second byte and knows both lengths.
+func plainConn(c net.Conn, head, value, tail []byte) {
+	defer c.Close()
+	getLen := len("*2\r\n$3\r\nGET\r\n$16\r\n\r\n") + load.KeyBytes
+	setLen := len("*3\r\n$3\r\nSET\r\n$16\r\n\r\n") + load.KeyBytes + len(head) + len(value) + len(tail)
+	buf := make([]byte, 256<<10)
+	have := 0
+	for {
+		n, err := c.Read(buf[have:])
+		if err != nil {
+			return
+		}
+		have += n
+		for have >= 2 {
+			if buf[1] == '2' {
+				if have < getLen {
+					break
+				}
+				have = copy(buf, buf[getLen:have])
+				out := net.Buffers{head, value, tail}
+				if _, err := out.WriteTo(c); err != nil {
+					return
+				}
+				continue
+			}
+			if have < setLen {
+				// The rest of a large value, read and forgotten.
+				for left := setLen - have; left > 0; {
+					n, err := c.Read(buf[:min(left, len(buf))])
+					if err != nil {
+						return
+					}
+					left -= n
+				}
+				have = 0
+			} else {
+				have = copy(buf, buf[setLen:have])
+			}
+			if _, err := io.WriteString(c, "+OK\r\n"); err != nil {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+
+	"github.com/kvcr-go/kvcr/node"
+	"github.com/kvcr-go/kvcr/node/web"
+)
+
+// serveCmd runs a node until it is told to stop.
+type serveCmd struct {
+	engineFlags
+	nodeFlags
+}
+
+func (c *serveCmd) Run(e *env) error {
+	vs, cfg, err := c.resolve(e, &c.nodeFlags)
+	if err != nil {
+		return err
+	}
+	nc := cfg.node
+	nc.Engine = cfg.engine()
+	nc.Version = versionText()
+	nc.Log = slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: nc.LogLevel}))
+	for _, v := range vs {
+		nc.Settings = append(nc.Settings, web.Setting{Name: v.Name, Value: v.Value, Source: v.Source})
+	}
+	n, err := node.Start(nc)
+	if err != nil {
+		return err
+	}
+	c.announce(e, n)
+	<-e.ctx.Done()
+	fmt.Fprintf(e.stderr, "kvcr: stopping, at most %v\n", nc.DrainTimeout)
+	return n.Close()
+}
+
+// announce says where the node listens and what it has.
+func (c *serveCmd) announce(e *env, n *node.Node) {
+	resp, binary, http := n.Addrs()
+	plan := n.Engine().MemoryPlan()
+	e.printf("kvcr %s: %s for blocks, %s for their records\n", versionText(), formatSize(plan.PayloadBytes), formatSize(plan.MetadataBytes))
+	line := func(what string, addrs []net.Addr) {
+		if len(addrs) == 0 {
+			return
+		}
+		var names []string
+		for _, a := range addrs {
+			names = append(names, a.String())
+		}
+		e.printf("  %-7s %s\n", what, strings.Join(names, ", "))
+	}
+	line("resp", resp)
+	line("binary", binary)
+	if http != nil {
+		e.printf("  %-7s http://%s/\n", "status", http)
+	}
+}

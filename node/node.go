@@ -1,0 +1,150 @@
+// Package node is a standalone cache: one engine with everything that serves it,
+// the RESP and binary listeners and the HTTP pages.
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"net"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/node/web"
+	"github.com/kvcr-go/kvcr/wire/server"
+)
+
+// Config says what a node is. The zero Config serves nothing.
+type Config struct {
+	Engine kvcr.Config
+
+	RESP, Binary []string // addresses, see server.Options
+	HTTP         string   // address, empty for none
+	Public       bool     // allow addresses that are not loopback without a secret
+	HTTPPublic   bool
+	Password     string
+	Secret       []byte
+	AllowFlush   bool
+	Debug        bool // serve /debug/pprof
+
+	Loops, MaxConns, OutboundCap                int
+	HandshakeTimeout, IdleTimeout, WriteTimeout time.Duration
+	// DrainTimeout bounds Close; default 10 s.
+	DrainTimeout time.Duration
+
+	LogLevel slog.Level
+	Log      *slog.Logger // default: discards
+	Version  string
+	// Settings are shown at /config.
+	Settings []web.Setting
+}
+
+// Node is a running node.
+type Node struct {
+	cfg     Config
+	engine  *kvcr.Engine
+	server  *server.Server
+	web     *web.Server
+	started time.Time
+	served  chan error
+}
+
+// Start opens the engine and serves it. Unless GOMEMLIMIT is set, it sets Go's
+// soft memory limit to what the engine leaves of the machine's or container's
+// memory.
+func Start(cfg Config) (n *Node, err error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.DrainTimeout == 0 {
+		cfg.DrainTimeout = 10 * time.Second
+	}
+	n = &Node{cfg: cfg, started: time.Now(), served: make(chan error, 1)}
+	if n.engine, err = kvcr.Open(cfg.Engine); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Close())
+			n = nil
+		}
+	}()
+	if plan := n.engine.MemoryPlan(); os.Getenv("GOMEMLIMIT") == "" && plan.CurrentGoLimit == math.MaxInt64 && plan.SuggestedGoLimit != math.MaxInt64 {
+		debug.SetMemoryLimit(plan.SuggestedGoLimit)
+	}
+	n.server, err = server.Start(server.Options{
+		Engine: n.engine, RESP: cfg.RESP, Binary: cfg.Binary, Public: cfg.Public, Password: cfg.Password, Secret: cfg.Secret,
+		AllowFlush: cfg.AllowFlush, Loops: cfg.Loops, MaxConns: cfg.MaxConns, OutboundCap: cfg.OutboundCap,
+		HandshakeTimeout: cfg.HandshakeTimeout, IdleTimeout: cfg.IdleTimeout, WriteTimeout: cfg.WriteTimeout, Log: cfg.Log,
+	})
+	if err != nil {
+		return n, err
+	}
+	if cfg.HTTP == "" {
+		return n, nil
+	}
+	n.web, err = web.New(web.Options{Addr: cfg.HTTP, Source: source{n}, Debug: cfg.Debug, Public: cfg.HTTPPublic, Log: cfg.Log})
+	if err != nil {
+		return n, err
+	}
+	go func() { n.served <- n.web.Serve() }()
+	return n, nil
+}
+
+// Engine is the node's engine. It closes with the node.
+func (n *Node) Engine() *kvcr.Engine { return n.engine }
+
+// Addrs are the addresses served, as bound; http is nil when there is none.
+func (n *Node) Addrs() (resp, binary []net.Addr, http net.Addr) {
+	resp, binary = n.server.Addrs()
+	if n.web != nil {
+		http = n.web.Addr()
+	}
+	return resp, binary, http
+}
+
+// Close stops serving: answers under way are delivered for at most DrainTimeout.
+func (n *Node) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.DrainTimeout)
+	defer cancel()
+	var errs []error
+	if n.server != nil {
+		errs = append(errs, n.server.Shutdown(ctx))
+	}
+	if n.web != nil {
+		errs = append(errs, n.web.Close(ctx), <-n.served)
+	}
+	return errors.Join(append(errs, n.engine.Close())...)
+}
+
+// source shows the node to its pages.
+type source struct{ n *Node }
+
+func (s source) Stats() (kvcr.Stats, error) { return s.n.engine.Stats() }
+func (s source) Plan() kvcr.MemoryPlan      { return s.n.engine.MemoryPlan() }
+func (s source) Config() []web.Setting      { return s.n.cfg.Settings }
+func (s source) Version() string            { return s.n.cfg.Version }
+func (s source) Started() time.Time         { return s.n.started }
+
+func (s source) Ready() (bool, string) {
+	if s.n.server.Draining() {
+		return false, "shutting down"
+	}
+	return true, ""
+}
+
+func (s source) Server() web.ServerStats {
+	st := s.n.server.Stats()
+	out := web.ServerStats{
+		Conns: st.Conns, MaxConns: int64(st.MaxConns), Accepted: st.Accepted, Refused: st.Refused, SlowConns: st.SlowConns,
+		BytesIn: st.BytesIn, BytesOut: st.BytesOut, Claims: st.Claims,
+		Latency: web.LatencySnapshot{P50: st.Latency.P50.Seconds(), P99: st.Latency.P99.Seconds(), P999: st.Latency.P999.Seconds(), Max: st.Latency.Max.Seconds(), Count: st.Latency.Count},
+	}
+	for _, c := range st.Commands {
+		out.Commands = append(out.Commands, web.CommandStats{Name: c.Name, Calls: c.Count})
+	}
+	return out
+}

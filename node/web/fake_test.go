@@ -1,0 +1,174 @@
+package web
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kvcr-go/kvcr"
+)
+
+func TestMain(m *testing.M) {
+	before := goleak.IgnoreCurrent()
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(before); err != nil {
+			os.Stderr.WriteString("after all tests: " + err.Error() + "\n")
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// fake is a node whose numbers the tests set.
+type fake struct {
+	mu       sync.Mutex
+	stats    kvcr.Stats
+	err      error
+	server   ServerStats
+	plan     kvcr.MemoryPlan
+	config   []Setting
+	reason   string // why not ready; empty: ready
+	unready  bool
+	started  time.Time
+	asked    int // calls of Stats
+	eachTime func(*fake)
+}
+
+func newFake() *fake {
+	f := &fake{started: time.Now().Add(-26*time.Hour - 12*time.Minute)}
+	f.plan = kvcr.MemoryPlan{
+		PayloadBytes: 16 << 30, MetadataBytes: 212 << 20, Limit: 32 << 30, Source: "cgroup memory.max",
+		SuggestedGoLimit: 14 << 30, CurrentGoLimit: 1<<63 - 1,
+	}
+	f.stats = kvcr.Stats{
+		Counts: kvcr.Counts{Hits: 9_000_000, Misses: 1_000_000, Sets: 1_200_000, Deposits: 40_000, Deletes: 300, Evicted: 812_345, Refused: 3},
+		Blocks: 260_000, PayloadBytes: 11 << 30, CapacityBytes: 16 << 30, MetadataBytes: 212 << 20, Handles: 7, SourceFaults: 1,
+		Namespaces: []kvcr.NamespaceStats{
+			{Name: "default", Kind: "flat", Policy: "density", Shards: 8, Blocks: 200_000, MaxBlocks: 1 << 20, PayloadBytes: 7 << 30,
+				CapacityBytes: 12 << 30, FreeBytes: 4 << 30,
+				Counts: kvcr.Counts{Stored: 1_100_000, Replaced: 20, Existing: 21, Evicted: 812_000, Deleted: 300, Refused: 3, IndexFull: 4, Dropped: 5, PolicyFaults: 6}},
+			{Name: "blocks", Kind: "chained", Policy: "s3fifo", Shards: 1, PinnedOwners: 1, Blocks: 60_000, MaxBlocks: 65_536, PayloadBytes: 4 << 30,
+				CapacityBytes: 4 << 30, Counts: kvcr.Counts{Stored: 40_000, Evicted: 345}},
+		},
+	}
+	f.server = ServerStats{
+		Conns: 42, MaxConns: 10_000, Accepted: 1234, Refused: 2, SlowConns: 1, BytesIn: 5 << 30, BytesOut: 70 << 30, Claims: 3,
+		Commands: []CommandStats{
+			{CommandGet, 10_000_000, 0, LatencySnapshot{10_000_000, 830, 81e-6, 412e-6, 1.31e-3, 22e-3}},
+			{CommandSet, 1_200_000, 5, LatencySnapshot{1_200_000, 144, 118e-6, 640e-6, 2.2e-3, 31e-3}},
+			{Name: CommandDel, Calls: 300},
+			{Name: CommandOther, Calls: 17},
+		},
+		Latency: LatencySnapshot{11_200_317, 974, 84e-6, 455e-6, 1.5e-3, 31e-3},
+	}
+	f.config = []Setting{
+		{Name: "capacity", Value: "16GiB", Source: "flag"},
+		{Name: "resp-password", Value: "hunter2", Source: "env KVCR_RESP_PASSWORD"},
+		{Name: "peer-key", Value: "open sesame", Source: "file kvcr.yaml", Secret: true},
+		{Name: "secret", Source: "default"},
+	}
+	return f
+}
+
+func (f *fake) set(change func(*fake)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f)
+}
+
+func (f *fake) Stats() (kvcr.Stats, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked++
+	if f.eachTime != nil {
+		f.eachTime(f)
+	}
+	st := f.stats
+	st.Namespaces = append([]kvcr.NamespaceStats(nil), st.Namespaces...)
+	return st, f.err
+}
+
+func (f *fake) Server() ServerStats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	st := f.server
+	st.Commands = append([]CommandStats(nil), st.Commands...)
+	return st
+}
+
+func (f *fake) Ready() (bool, string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.unready, f.reason
+}
+
+func (f *fake) Plan() kvcr.MemoryPlan { return f.plan }
+func (f *fake) Config() []Setting     { return f.config }
+func (f *fake) Version() string       { return "v1.2.3-test" }
+func (f *fake) Started() time.Time    { return f.started }
+
+// serve runs a server until the test ends. A zero Addr is a free loopback port.
+func serve(t *testing.T, opt Options) *Server {
+	t.Helper()
+	if opt.Addr == "" {
+		opt.Addr = "127.0.0.1:0"
+	}
+	s, err := New(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	t.Cleanup(func() {
+		client.CloseIdleConnections()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		if err := <-served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return s
+}
+
+var client = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{}}
+
+// request sends one and reads the whole answer. change may be nil.
+func request(t *testing.T, s *Server, method, path string, change func(*http.Request)) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequest(method, "http://"+s.Addr().String()+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if change != nil {
+		change(r)
+	}
+	resp, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(b)
+}
+
+func get(t *testing.T, s *Server, path string) string {
+	t.Helper()
+	resp, body := request(t, s, http.MethodGet, path, nil)
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("GET %s: %s: %s", path, resp.Status, body)
+	}
+	return body
+}

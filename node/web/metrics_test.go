@@ -1,0 +1,257 @@
+package web
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden file")
+
+// family is one metric as a scraper sees it: its series are maps from labels to
+// the value, of a summary the count.
+type family struct {
+	kind, help string
+	labels     map[string]bool
+	series     map[string]float64
+	quantiles  map[string]float64
+	samples    int
+}
+
+// scrape parses /metrics as Prometheus does.
+func scrape(t *testing.T, s *Server) map[string]*family {
+	t.Helper()
+	p := expfmt.NewTextParser(model.LegacyValidation)
+	parsed, err := p.TextToMetricFamilies(strings.NewReader(get(t, s, "/metrics")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]*family{}
+	for name, mf := range parsed {
+		f := &family{kind: strings.ToLower(mf.GetType().String()), help: mf.GetHelp(), labels: map[string]bool{},
+			series: map[string]float64{}, quantiles: map[string]float64{}}
+		for _, m := range mf.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+				f.labels[l.GetName()] = true
+			}
+			key := strings.Join(labels, ",")
+			f.samples++
+			switch f.kind {
+			case "counter":
+				f.series[key] = m.GetCounter().GetValue()
+			case "gauge":
+				f.series[key] = m.GetGauge().GetValue()
+			case "summary":
+				f.series[key] = float64(m.GetSummary().GetSampleCount())
+				f.samples++ // the sum
+				for _, q := range m.GetSummary().GetQuantile() {
+					f.quantiles[fmt.Sprintf("%s@%g", key, q.GetQuantile())] = q.GetValue()
+					f.samples++
+				}
+			}
+		}
+		out[name] = f
+	}
+	return out
+}
+
+// ours leaves out what Go's collectors add, which differs from one release and
+// system to the next.
+func ours(families map[string]*family) (names []string) {
+	for name := range families {
+		if strings.HasPrefix(name, "kvcr_") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Dashboards and alerts name the metrics: they change only on purpose.
+func TestMetricNames(t *testing.T) {
+	families := scrape(t, serve(t, Options{Source: newFake()}))
+	var got strings.Builder
+	for _, name := range ours(families) {
+		f := families[name]
+		var labels []string
+		for l := range f.labels {
+			labels = append(labels, l)
+		}
+		slices.Sort(labels)
+		fmt.Fprintf(&got, "%s %s {%s} %s\n", name, f.kind, strings.Join(labels, ","), f.help)
+	}
+	const golden = "testdata/metrics.golden"
+	if *update {
+		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.String() != string(want) {
+		t.Errorf("metrics differ from %s; -update rewrites it. They are\n%s", golden, got.String())
+	}
+}
+
+func TestMetricConventions(t *testing.T) {
+	families := scrape(t, serve(t, Options{Source: newFake()}))
+	allowed := map[string]bool{"namespace": true, "pool": true, "command": true, "reason": true}
+	for _, name := range ours(families) {
+		f := families[name]
+		if total := strings.HasSuffix(name, "_total"); total != (f.kind == "counter") {
+			t.Errorf("%s is a %s", name, f.kind)
+		}
+		if !regexp.MustCompile(`^[A-Z1].*\.$`).MatchString(f.help) {
+			t.Errorf("%s: help is no sentence: %q", name, f.help)
+		}
+		for l := range f.labels {
+			if !allowed[l] && name != "kvcr_build_info" {
+				t.Errorf("%s has the label %q, which is in no closed set", name, l)
+			}
+		}
+	}
+	for _, name := range []string{"go_goroutines", "go_memstats_heap_alloc_bytes", "process_resident_memory_bytes", "process_open_fds"} {
+		if families[name] == nil {
+			t.Errorf("%s is missing", name)
+		}
+	}
+}
+
+func TestMetricValues(t *testing.T) {
+	f := newFake()
+	s := serve(t, Options{Source: f})
+	families := scrape(t, s)
+	for _, tt := range []struct {
+		name, labels string
+		want         float64
+	}{
+		{"kvcr_build_info", "version=v1.2.3-test", 1},
+		{"kvcr_ready", "", 1},
+		{"kvcr_engine_up", "", 1},
+		{"kvcr_start_time_seconds", "", float64(f.started.UnixNano()) / 1e9},
+		{"kvcr_reserved_payload_bytes", "", 16 << 30},
+		{"kvcr_reserved_metadata_bytes", "", 212 << 20},
+		{"kvcr_memory_limit_bytes", "", 32 << 30},
+		{"kvcr_go_memory_limit_bytes", "", math.Inf(1)},
+		{"kvcr_suggested_go_memory_limit_bytes", "", 14 << 30},
+		{"kvcr_connections", "", 42},
+		{"kvcr_connections_limit", "", 10_000},
+		{"kvcr_connections_accepted_total", "", 1234},
+		{"kvcr_connections_refused_total", "", 2},
+		{"kvcr_connections_slow_total", "", 1},
+		{"kvcr_received_bytes_total", "", 5 << 30},
+		{"kvcr_sent_bytes_total", "", 70 << 30},
+		{"kvcr_claims", "", 3},
+		{"kvcr_latency_max_seconds", "", 31e-3},
+		{"kvcr_latency_seconds", "", 11_200_317},
+		{"kvcr_http_connections", "", 1},
+		{"kvcr_http_connections_limit", "", maxConns},
+		{"kvcr_http_connections_refused_total", "", 0},
+		{"kvcr_hits_total", "", 9_000_000},
+		{"kvcr_misses_total", "", 1_000_000},
+		{"kvcr_set_calls_total", "", 1_200_000},
+		{"kvcr_offered_blocks_total", "", 40_000},
+		{"kvcr_delete_calls_total", "", 300},
+		{"kvcr_handles", "", 7},
+		{"kvcr_source_faults_total", "", 1},
+		{"kvcr_shards", "namespace=default", 8},
+		{"kvcr_shards", "namespace=blocks", 1},
+		{"kvcr_blocks", "namespace=default", 200_000},
+		{"kvcr_blocks_limit", "namespace=default", 1 << 20},
+		{"kvcr_payload_bytes", "namespace=default", 7 << 30},
+		{"kvcr_payload_capacity_bytes", "namespace=default", 12 << 30},
+		{"kvcr_payload_free_bytes", "namespace=default", 4 << 30},
+		{"kvcr_stored_blocks_total", "namespace=default", 1_100_000},
+		{"kvcr_replaced_blocks_total", "namespace=default", 20},
+		{"kvcr_existing_blocks_total", "namespace=default", 21},
+		{"kvcr_removed_blocks_total", "namespace=default,reason=evicted", 812_000},
+		{"kvcr_removed_blocks_total", "namespace=default,reason=deleted", 300},
+		{"kvcr_refused_writes_total", "namespace=default,reason=memory", 3},
+		{"kvcr_refused_writes_total", "namespace=default,reason=index", 4},
+		{"kvcr_refused_writes_total", "namespace=default,reason=policy", 5},
+		{"kvcr_policy_faults_total", "namespace=default", 6},
+		{"kvcr_commands_total", "command=get", 10_000_000},
+		{"kvcr_commands_total", "command=exists", 0},
+		{"kvcr_command_errors_total", "command=set", 5},
+		{"kvcr_command_latency_seconds", "command=set", 1_200_000},
+	} {
+		m := families[tt.name]
+		if m == nil {
+			t.Errorf("%s is missing", tt.name)
+			continue
+		}
+		if got, ok := m.series[tt.labels]; !ok || got != tt.want {
+			t.Errorf("%s{%s} = %g (there: %t), want %g", tt.name, tt.labels, got, ok, tt.want)
+		}
+	}
+	for key, want := range map[string]float64{"command=get@0.5": 81e-6, "command=get@0.99": 412e-6, "command=get@0.999": 1.31e-3} {
+		if got := families["kvcr_command_latency_seconds"].quantiles[key]; got != want {
+			t.Errorf("latency %s = %g, want %g", key, got, want)
+		}
+	}
+	if got := families["kvcr_command_latency_seconds"].quantiles["command=del@0.99"]; !math.IsNaN(got) {
+		t.Errorf("a latency never taken is %g, want NaN", got)
+	}
+
+	// A scrape reads the source anew.
+	f.set(func(f *fake) { f.stats.Counts.Hits = 9_000_001; f.unready = true })
+	families = scrape(t, s)
+	if hits, ready := families["kvcr_hits_total"].series[""], families["kvcr_ready"].series[""]; hits != 9_000_001 || ready != 0 {
+		t.Errorf("the next scrape: hits %g, ready %g", hits, ready)
+	}
+
+	// Without the engine the rest is there.
+	f.set(func(f *fake) { f.err = errors.New("closed") })
+	families = scrape(t, s)
+	if up := families["kvcr_engine_up"].series[""]; up != 0 || families["kvcr_hits_total"] != nil || families["kvcr_shards"] != nil {
+		t.Errorf("engine_up is %g; metrics of the engine must be absent", up)
+	}
+	if families["kvcr_connections"].series[""] != 42 {
+		t.Error("connections are gone with the engine")
+	}
+}
+
+// Case J2: what clients, keys and peers do must not make series.
+func TestSeriesAreBounded(t *testing.T) {
+	f := newFake()
+	f.server = ServerStats{}
+	s := serve(t, Options{Source: f})
+	samples := func() (n int) {
+		families := scrape(t, s)
+		for _, name := range ours(families) {
+			n += families[name].samples
+		}
+		return n
+	}
+	before := samples()
+	f.set(func(f *fake) {
+		f.server.Accepted, f.server.Conns, f.server.Claims = 1_000_000, 10_000, 1_000
+		for i := range 10_000 {
+			f.server.Commands = append(f.server.Commands, CommandStats{Name: fmt.Sprintf("client-%d", i), Calls: 1, Errors: 1,
+				Latency: LatencySnapshot{Count: 1, Sum: 1, P50: 1, P99: 1, P999: 1, Max: 1}})
+		}
+		f.stats.Blocks, f.stats.Handles = 1_000_000, 10_000
+		for i := range f.stats.Namespaces {
+			f.stats.Namespaces[i].Blocks = 1_000_000
+		}
+	})
+	if after := samples(); after != before {
+		t.Errorf("%d series became %d", before, after)
+	}
+	if n := scrape(t, s)["kvcr_commands_total"].series["command=other"]; n != 10_000 {
+		t.Errorf("commands of other names: %g, want 10000", n)
+	}
+}

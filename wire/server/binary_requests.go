@@ -1,0 +1,247 @@
+package server
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/wire"
+)
+
+// request runs one whole request of an open connection.
+func (c *binaryConn) request(s *session, h wire.Header, payload []byte) error {
+	m := &c.msgs
+	switch h.Type {
+	case wire.TypeGet:
+		if err := m.get.Parse(payload); err != nil {
+			return err
+		}
+		s.srv.commands[commandGet].add(1)
+		return c.value(s, h.ID, m.get.Key)
+	case wire.TypeDelete:
+		if err := m.del.Parse(payload); err != nil {
+			return err
+		}
+		s.srv.commands[commandDelete].add(1)
+		c.delete(s, h.ID)
+	case wire.TypeExists:
+		if err := m.exists.Parse(payload); err != nil {
+			return err
+		}
+		s.srv.commands[commandExists].add(1)
+		c.exists(s, h.ID)
+	case wire.TypeQuery:
+		if err := m.query.Parse(payload); err != nil {
+			return err
+		}
+		c.query(s, h.ID)
+	case wire.TypeFetch:
+		if err := m.fetch.Parse(payload); err != nil {
+			return err
+		}
+		c.fetch(s, h.ID)
+	case wire.TypeDeliver:
+		if err := m.deliver.Parse(payload); err != nil {
+			return err
+		}
+		return c.deliver(s, h.ID)
+	case wire.TypeRelease:
+		if err := m.release.Parse(payload); err != nil {
+			return err
+		}
+		c.release(s, h.ID)
+	case wire.TypePing:
+		if err := m.ping.Parse(payload); err != nil {
+			return err
+		}
+		s.srv.commands[commandOther].add(1)
+		s.out.text = (&wire.Pong{Bytes: m.ping.Bytes}).Append(s.out.text, h.ID)
+	case wire.TypeStats:
+		return c.stats(s, h.ID)
+	case wire.TypeSubscribe:
+		return c.subscribe(s, h.ID, payload)
+	case wire.TypeCancel:
+		return c.cancel(s, payload)
+	case wire.TypeHello, wire.TypeAuth:
+		return refuse(wire.CodeHandshake, "%s on an open connection", h.Type)
+	default:
+		// Shared memory and hints: not served by this node, which says so.
+		c.reply(s, h.ID, wire.StatusUnsupported)
+	}
+	return nil
+}
+
+func (c *binaryConn) reply(s *session, id uint64, st wire.Status) {
+	m := wire.StatusReply{Status: st}
+	s.out.text = m.Append(s.out.text, id)
+}
+
+// value answers with the block of a key.
+func (c *binaryConn) value(s *session, id uint64, key []byte) error {
+	v, ok := s.h.Get(key)
+	if !ok {
+		c.reply(s, id, wire.StatusMiss)
+		return nil
+	}
+	return c.send(s, id, v)
+}
+
+// send answers with a claimed block. What fits one frame goes at once, others a
+// frame at a time.
+func (c *binaryConn) send(s *session, id uint64, v kvcr.View) error {
+	n := v.Len()
+	if n > wire.MaxChunk || v.Pieces() != 1 {
+		if c.inFlight(s) >= maxInFlight {
+			v.Release()
+			c.reply(s, id, wire.StatusBusy)
+			return nil
+		}
+		s.stream(id, v)
+		return nil
+	}
+	s.out.text = wire.AppendValueHeader(s.out.text, id, uint64(n), n, false)
+	if n < lendFrom {
+		s.out.text = append(s.out.text, v.Bytes()...)
+		v.Release()
+	} else {
+		s.out.lend(v)
+	}
+	return nil
+}
+
+func (c *binaryConn) delete(s *session, id uint64) {
+	out := &c.msgs.statuses
+	out.Statuses = out.Statuses[:0]
+	for _, k := range c.msgs.del.Keys {
+		ok, err := s.h.Delete(k)
+		st, _ := statusOf(err)
+		if err == nil && !ok {
+			st = wire.StatusMiss
+		}
+		out.Statuses = append(out.Statuses, st)
+	}
+	s.out.text = out.Append(s.out.text, id)
+}
+
+func (c *binaryConn) exists(s *session, id uint64) {
+	keys := c.msgs.exists.Keys
+	if c.msgs.exists.Mode == wire.ModePrefix {
+		n := 0
+		for n < len(keys) && s.h.Has(keys[n]) {
+			n++
+		}
+		s.out.text = (&wire.Count{N: uint32(n)}).Append(s.out.text, id)
+		return
+	}
+	out := &c.msgs.statuses
+	out.Statuses = out.Statuses[:0]
+	for _, k := range keys {
+		st := wire.StatusMiss
+		if s.h.Has(k) {
+			st = wire.StatusOK
+		}
+		out.Statuses = append(out.Statuses, st)
+	}
+	s.out.text = out.Append(s.out.text, id)
+}
+
+func (c *binaryConn) query(s *session, id uint64) {
+	out := &c.msgs.results
+	out.Results = out.Results[:0]
+	for _, q := range s.h.Query(c.msgs.query.Keys) {
+		r := wire.Result{Status: wire.StatusMiss}
+		if q.Status == kvcr.StatusHit {
+			r = wire.Result{Status: wire.StatusOK, Tier: uint8(q.Tier), Size: uint64(q.Bytes)}
+		}
+		out.Results = append(out.Results, r)
+	}
+	s.out.text = out.Append(s.out.text, id)
+}
+
+// fetch claims blocks for the connection.
+func (c *binaryConn) fetch(s *session, id uint64) {
+	out := &c.msgs.granted
+	out.Claims = out.Claims[:0]
+	for _, k := range c.msgs.fetch.Keys {
+		g := wire.Claim{Status: wire.StatusMiss, Pool: wire.NoPool}
+		if len(c.claims) >= maxClaims {
+			g.Status = wire.StatusBusy
+		} else if v, ok := s.h.Get(k); ok {
+			c.nextClaim++
+			c.claims[c.nextClaim] = v
+			g.Status, g.Claim, g.Size = wire.StatusOK, c.nextClaim, uint64(v.Len())
+		}
+		out.Claims = append(out.Claims, g)
+	}
+	s.out.text = out.Append(s.out.text, id)
+}
+
+// deliver answers with the block of a claim, under a claim of its own: the
+// client may release its own meanwhile.
+func (c *binaryConn) deliver(s *session, id uint64) error {
+	v, ok := c.claims[c.msgs.deliver.Claim]
+	if !ok {
+		c.reply(s, id, wire.StatusReleased)
+		return nil
+	}
+	return c.send(s, id, v.Again())
+}
+
+func (c *binaryConn) release(s *session, id uint64) {
+	out := &c.msgs.statuses
+	out.Statuses = out.Statuses[:0]
+	for _, n := range c.msgs.release.Claims {
+		st := wire.StatusReleased
+		if v, ok := c.claims[n]; ok {
+			v.Release()
+			delete(c.claims, n)
+			st = wire.StatusOK
+		}
+		out.Statuses = append(out.Statuses, st)
+	}
+	s.out.text = out.Append(s.out.text, id)
+}
+
+func (c *binaryConn) stats(s *session, id uint64) error {
+	st, err := s.srv.opt.Engine.Stats()
+	if err != nil {
+		c.status(s, id, err)
+		return nil
+	}
+	body, err := json.Marshal(struct {
+		Engine kvcr.Stats
+		Server Stats
+	}{st, s.srv.Stats()})
+	if err != nil || len(body) > wire.MaxPayload/2 {
+		return refuse(wire.CodeInternal, "the counters do not fit a frame: %d bytes, %v", len(body), err)
+	}
+	s.out.text = (&wire.StatsReply{Body: body}).Append(s.out.text, id)
+	return nil
+}
+
+// cancel ends a request that is under way.
+func (c *binaryConn) cancel(s *session, payload []byte) error {
+	var m wire.Cancel
+	if err := m.Parse(payload); err != nil {
+		return err
+	}
+	switch {
+	case c.fills[m.Target] != nil:
+		if f := c.fills[m.Target]; f.res != nil {
+			f.res.Abort()
+		}
+		delete(c.fills, m.Target)
+	case c.subs[m.Target] != nil:
+		c.subs[m.Target].stop() // says aborted itself, after its last frame
+		delete(c.subs, m.Target)
+		return nil
+	case !s.endStream(m.Target):
+		return nil // over already: the answer is on its way
+	}
+	c.reply(s, m.Target, wire.StatusAborted)
+	return nil
+}
+
+func millis(n uint64) time.Duration {
+	return time.Duration(min(n, uint64((1<<63-1)/time.Millisecond))) * time.Millisecond
+}

@@ -1,0 +1,178 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/internal/blockcopy"
+	"github.com/kvcr-go/kvcr/wire/resp"
+)
+
+const (
+	// streamFrom is the value size from which a SET's bytes go straight into the
+	// block: shorter values are mostly whole in the first read.
+	streamFrom = 16 << 10
+	// lendFrom is the value size from which a hit is written from the arena. Below,
+	// a copy into the answer costs less than another part of a gathering write.
+	lendFrom = 8 << 10
+	// maxArgs of one command. Clients with longer lists split them.
+	maxArgs = 64 << 10
+)
+
+// respConn is the protocol of one RESP connection.
+type respConn struct {
+	p      resp.Parser
+	cmd    resp.Command
+	proto  int // 2, or 3 after HELLO 3
+	authed bool
+	name   string
+	id     int64
+	wrong  int // wrong passwords
+
+	set streamedSet
+}
+
+// streamedSet is a SET whose value is on its way.
+type streamedSet struct {
+	under bool              // between the command's head and its end
+	left  int64             // bytes of value to come
+	key   []byte            // own copy
+	res   *kvcr.Reservation // nil when it was refused: the value is skipped
+	dst   []byte            // what of the block is not written
+	why   error             // of the refusal
+}
+
+func newRESP(s *Server) *respConn {
+	c := &respConn{proto: 2, authed: s.opt.Password == "", id: s.accepted.Load()}
+	c.limit()
+	return c
+}
+
+// limit makes a parser between two commands: it takes little from those who have
+// not authenticated.
+func (c *respConn) limit() {
+	if c.authed {
+		c.p = resp.Parser{Limits: resp.Limits{MaxArgs: maxArgs}, StreamFrom: streamFrom}
+		return
+	}
+	c.p = resp.Parser{Limits: resp.Limits{MaxArgs: 8, MaxInline: 1 << 10, MaxBulk: 1 << 10, MaxCommand: 4 << 10}}
+}
+
+func (c *respConn) open() bool { return c.set.under && c.set.res != nil }
+
+func (c *respConn) abort() {
+	if c.set.res != nil {
+		c.set.res.Abort()
+	}
+	c.set = streamedSet{}
+}
+
+func (c *respConn) feed(s *session, b []byte) (used int, err error) {
+	for used < len(b) {
+		rest := b[used:]
+		var n int
+		switch {
+		case c.set.under && c.set.left > 0:
+			used += c.take(rest)
+			continue
+		case c.set.under:
+			n, err = c.p.Rest(rest, &c.cmd)
+		default:
+			n, err = c.p.Next(rest, &c.cmd)
+		}
+		if errors.Is(err, resp.ErrShort) {
+			return used, nil
+		}
+		if err != nil {
+			s.out.text = resp.AppendError(s.out.text, "ERR "+err.Error())
+			return used, errQuit
+		}
+		used += n
+		switch {
+		case c.set.under:
+			err = c.endSet(s)
+		case c.cmd.Streaming:
+			c.beginSet(s)
+			continue
+		default:
+			err = c.run(s)
+		}
+		if err == nil {
+			err = s.mayFlush()
+		}
+		if err != nil {
+			return used, err
+		}
+	}
+	return used, nil
+}
+
+// beginSet takes memory for a value that is on its way.
+func (c *respConn) beginSet(s *session) {
+	c.set = streamedSet{under: true, left: c.cmd.ValueLen, key: append(c.set.key[:0], c.cmd.Args[1]...)}
+	if c.set.left > int64(maxInt) {
+		c.set.why = kvcr.ErrTooLarge
+		return
+	}
+	c.set.res, c.set.why = s.h.Reserve(c.set.key, int(c.set.left))
+	if c.set.why == nil {
+		c.set.dst = c.set.res.Bytes()
+	}
+}
+
+const maxInt = int(^uint(0) >> 1)
+
+// take moves bytes of the value to their place and returns how many.
+func (c *respConn) take(b []byte) int {
+	n := int(min(c.set.left, int64(len(b))))
+	if c.set.res != nil {
+		blockcopy.Copy(c.set.dst[:n], b[:n])
+		c.set.dst = c.set.dst[n:]
+	}
+	c.set.left -= int64(n)
+	return n
+}
+
+// endSet commits a value that is complete.
+func (c *respConn) endSet(s *session) error {
+	set := c.set
+	c.set = streamedSet{key: set.key}
+	s.srv.commands[commandSet].add(1)
+	if set.why != nil {
+		return c.fail(s, set.why)
+	}
+	opt, err := parseSetOptions(c.cmd.Args)
+	if err != nil {
+		set.res.Abort()
+		s.out.text = resp.AppendError(s.out.text, err.Error())
+		return nil
+	}
+	return c.store(s, set.key, opt, func() (bool, error) {
+		if opt.absent {
+			return set.res.CommitAbsent()
+		}
+		return true, set.res.Commit()
+	}, func() { set.res.Abort() })
+}
+
+// fail answers a command that could not be done, and ends the session: clients
+// that read answers of a fixed length would be out of step from here on.
+func (c *respConn) fail(s *session, err error) error {
+	s.out.text = resp.AppendError(s.out.text, errorText(err))
+	return errQuit
+}
+
+// errorText is what a client reads of an error of the engine.
+func errorText(err error) string {
+	var e *kvcr.OpError
+	switch {
+	case errors.As(err, &e) && errors.Is(e.Err, kvcr.ErrTooLarge):
+		return fmt.Sprintf("ERR value of %d bytes is too large: at most %d", e.Value, e.Limit)
+	case errors.As(err, &e) && errors.Is(e.Err, kvcr.ErrKey):
+		return fmt.Sprintf("ERR key of %d bytes: must be 1 to %d", e.Value, e.Limit)
+	case errors.Is(err, kvcr.ErrFull):
+		return "OOM everything that could be evicted is in use; try again, or give the node more memory"
+	}
+	return "ERR " + err.Error()
+}

@@ -1,0 +1,583 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/panjf2000/gnet/v2"
+
+	"github.com/kvcr-go/kvcr"
+)
+
+// Options say what is served, to whom, and how much of it. Zero fields take
+// defaults.
+type Options struct {
+	Engine *kvcr.Engine // not closed by the server
+
+	// RESP and Binary list the addresses to listen on: host:port, or unix:path.
+	// Port 0 takes a free one; see Server.Addrs.
+	RESP, Binary []string
+	// RESPNamespace is the flat namespace that RESP clients see; empty: the
+	// engine's first.
+	RESPNamespace string
+	// Public allows addresses that are not loopback without a secret.
+	Public bool
+	// Password is asked of RESP clients (AUTH), Secret of binary ones.
+	Password string
+	Secret   []byte
+	// Layouts describes the layout of each namespace for its fingerprint; a
+	// namespace without one is not compared.
+	Layouts map[string]string
+	// AllowFlush lets RESP clients empty the namespace (FLUSHALL, FLUSHDB).
+	AllowFlush bool
+
+	Loops    int // event loops; default GOMAXPROCS
+	MaxConns int // default 10000
+	// OutboundCap is how many bytes of answers may wait for one connection before
+	// it is not read from any more; default 4 MiB.
+	OutboundCap int
+	// HandshakeTimeout ends connections that have not authenticated (default
+	// 10 s), IdleTimeout those that have said nothing (default 5 min),
+	// WriteTimeout those that take nothing (default 1 min).
+	HandshakeTimeout, IdleTimeout, WriteTimeout time.Duration
+
+	Log *slog.Logger // default: discards
+}
+
+func (o *Options) withDefaults() {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.HandshakeTimeout, 10*time.Second)
+	def(&o.IdleTimeout, 5*time.Minute)
+	def(&o.WriteTimeout, time.Minute)
+	if o.Loops == 0 {
+		o.Loops = runtime.GOMAXPROCS(0)
+	}
+	if o.MaxConns == 0 {
+		o.MaxConns = 10000
+	}
+	if o.OutboundCap == 0 {
+		o.OutboundCap = 4 << 20
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// ErrPublic: an address that others can reach needs a secret, or Options.Public.
+var ErrPublic = errors.New("the address is not loopback and no secret is set")
+
+// AddrError says which address was refused and why.
+type AddrError struct {
+	Addr string
+	Err  error
+	Fix  string
+}
+
+func (e *AddrError) Error() string {
+	return fmt.Sprintf("server: listen on %q: %v; %s", e.Addr, e.Err, e.Fix)
+}
+
+func (e *AddrError) Unwrap() error { return e.Err }
+
+// Server serves one engine until Shutdown.
+type Server struct {
+	opt     Options
+	log     *slog.Logger
+	started time.Time
+	loops   *gnet.Client
+
+	listeners []*listener
+	accepting sync.WaitGroup // the goroutines that accept
+	work      sync.WaitGroup // the goroutines of sessions
+
+	clock                               atomic.Int64
+	conns, accepted, refused, slowConns atomic.Int64
+	bytesIn, bytesOut                   striped
+	commands                            [commandKinds]striped
+	ttl                                 expiries
+	incarnation                         uint64
+	maxValue                            map[string]uint64 // by namespace
+
+	mu       sync.Mutex // guards what follows
+	sessions map[*session]struct{}
+	byLoop   map[gnet.EventLoop]*loop
+	lent     map[string][]*kvcr.Handle // idle handles for slow sessions
+	draining bool
+	stop     chan struct{}
+}
+
+// loop is what one event loop owns.
+type loop struct {
+	handles map[string]*kvcr.Handle // by namespace
+	iov     [][]byte
+	latency latency
+}
+
+// listener is one address.
+type listener struct {
+	network, addr string
+	namespace     string
+	resp          bool
+	ln            net.Listener
+}
+
+// striped is a counter that many goroutines add to.
+type striped struct{ n atomic.Int64 }
+
+func (c *striped) add(n int) { c.n.Add(int64(n)) }
+
+// Start listens and serves. The caller must Shutdown the server before it closes
+// the engine.
+func Start(opt Options) (*Server, error) {
+	opt.withDefaults()
+	s := &Server{
+		opt: opt, log: opt.Log, started: time.Now(),
+		sessions: map[*session]struct{}{}, byLoop: map[gnet.EventLoop]*loop{}, lent: map[string][]*kvcr.Handle{},
+		stop: make(chan struct{}), ttl: expiries{max: maxDeadlines},
+		incarnation: newIncarnation(), maxValue: map[string]uint64{},
+	}
+	for _, ns := range opt.Engine.Namespaces() {
+		s.maxValue[ns] = uint64(opt.Engine.MaxValue(ns))
+	}
+	if err := s.listen(); err != nil {
+		s.closeListeners()
+		return nil, err
+	}
+	var err error
+	s.loops, err = gnet.NewClient(&handler{srv: s}, gnet.WithNumEventLoop(opt.Loops), gnet.WithLogger(quiet{opt.Log}), gnet.WithTCPNoDelay(gnet.TCPNoDelay))
+	if err == nil {
+		err = s.loops.Start()
+	}
+	if err != nil {
+		s.closeListeners()
+		return nil, fmt.Errorf("server: event loops: %w", err)
+	}
+	for _, l := range s.listeners {
+		s.accepting.Add(1)
+		go s.accept(l)
+	}
+	s.accepting.Add(1)
+	go s.watch()
+	return s, nil
+}
+
+func (s *Server) listen() error {
+	for i, addr := range append(append([]string(nil), s.opt.RESP...), s.opt.Binary...) {
+		l := &listener{network: "tcp", addr: addr, namespace: s.opt.RESPNamespace, resp: i < len(s.opt.RESP)}
+		secret := l.resp && s.opt.Password != "" || !l.resp && len(s.opt.Secret) > 0
+		if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+			l.network, l.addr = "unix", path
+			if err := removeStale(path); err != nil {
+				return &AddrError{addr, err, "choose another path, or stop who uses it"}
+			}
+		} else if !secret && !s.opt.Public && !loopback(addr) {
+			return &AddrError{addr, ErrPublic, "set a password or secret, listen on loopback, or allow it with --public"}
+		}
+		ln, err := net.Listen(l.network, l.addr)
+		if err != nil {
+			return &AddrError{addr, err, "free the address or choose another"}
+		}
+		if l.network == "unix" {
+			if err := os.Chmod(l.addr, 0o600); err != nil {
+				ln.Close()
+				return &AddrError{addr, err, "choose a path whose rights can be set"}
+			}
+		}
+		l.ln = ln
+		l.addr = ln.Addr().String()
+		s.listeners = append(s.listeners, l)
+	}
+	return nil
+}
+
+// newIncarnation is a random id of this life of the server, not 0.
+func newIncarnation() uint64 {
+	for {
+		if n := rand.Uint64(); n != 0 {
+			return n
+		}
+	}
+}
+
+// namespaceOf resolves the name that a client gave: empty is the engine's first.
+func (s *Server) namespaceOf(name string) (string, bool) {
+	if name == "" {
+		return s.opt.Engine.Namespaces()[0], true
+	}
+	_, ok := s.maxValue[name]
+	return name, ok
+}
+
+// Fingerprint is what peers and clients compare of a layout.
+func Fingerprint(layout string) [32]byte { return sha256.Sum256([]byte(layout)) }
+
+// loopback reports whether addr, host:port, can be reached from this machine
+// only. An empty host is every address.
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// removeStale removes a socket that nobody listens on any more.
+func removeStale(path string) error {
+	fi, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if fi.Mode()&os.ModeSocket == 0 {
+		return errors.New("it exists and is no socket")
+	}
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		c.Close()
+		return errors.New("somebody listens on it")
+	}
+	return os.Remove(path)
+}
+
+// Addrs lists the addresses served, RESP first, in the order of Options.
+func (s *Server) Addrs() (resp, binary []net.Addr) {
+	for _, l := range s.listeners {
+		if l.resp {
+			resp = append(resp, l.ln.Addr())
+		} else {
+			binary = append(binary, l.ln.Addr())
+		}
+	}
+	return resp, binary
+}
+
+func (s *Server) closeListeners() {
+	for _, l := range s.listeners {
+		l.ln.Close()
+	}
+}
+
+// accept takes connections of one listener and hands them to the event loops.
+func (s *Server) accept(l *listener) {
+	defer s.accepting.Done()
+	for {
+		c, err := l.ln.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			s.log.Warn("accept", "addr", l.addr, "err", err)
+			select { // out of descriptors, most likely: they come back
+			case <-s.stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+			continue
+		}
+		if s.conns.Load() >= int64(s.opt.MaxConns) {
+			s.refused.Add(1)
+			if l.resp {
+				c.SetWriteDeadline(time.Now().Add(time.Second))
+				c.Write([]byte("-ERR max number of clients reached\r\n"))
+			}
+			c.Close()
+			continue
+		}
+		ss := newSession(s, l)
+		if l.resp {
+			ss.proto = newRESP(s)
+		} else {
+			ss.proto = newBinary(s)
+		}
+		ss.ready.Store(l.resp && s.opt.Password == "")
+		ss.lastSeen.Store(s.coarse())
+		if !s.remember(ss) {
+			c.Close()
+			return
+		}
+		s.accepted.Add(1)
+		if _, err := s.loops.EnrollContext(c, ss); err != nil {
+			s.log.Warn("connection not served", "addr", l.addr, "err", err)
+			s.forget(ss)
+		}
+	}
+}
+
+func (s *Server) remember(ss *session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining {
+		return false
+	}
+	s.sessions[ss] = struct{}{}
+	s.conns.Add(1)
+	return true
+}
+
+func (s *Server) forget(ss *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.sessions[ss]; ok {
+		delete(s.sessions, ss)
+		s.conns.Add(-1)
+	}
+}
+
+// coarse is the time since the start in ns. It stands still between two ticks
+// of watch: a turn must not pay for a clock.
+func (s *Server) coarse() int64 { return s.clock.Load() }
+
+// watch keeps the coarse clock, ends keys whose time is over, and closes sessions
+// that are late or idle.
+func (s *Server) watch() {
+	defer s.accepting.Done()
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-t.C:
+		}
+		now := time.Since(s.started).Nanoseconds()
+		s.clock.Store(now)
+		s.expire(time.Now())
+		s.mu.Lock()
+		for ss := range s.sessions {
+			limit := s.opt.IdleTimeout
+			if !ss.ready.Load() {
+				limit = s.opt.HandshakeTimeout
+			}
+			if now-ss.lastSeen.Load() > limit.Nanoseconds() && !ss.busy() {
+				s.log.Debug("connection timed out", "conn", ss.name(), "ready", ss.ready.Load())
+				ss.cutOff()
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// tick is the grain of timeouts.
+const tick = 250 * time.Millisecond
+
+// loopOf returns what an event loop owns, made at its first connection.
+func (s *Server) loopOf(el gnet.EventLoop) *loop {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.byLoop[el]
+	if l == nil {
+		l = &loop{handles: map[string]*kvcr.Handle{}}
+		s.byLoop[el] = l
+	}
+	return l
+}
+
+// handle returns the loop's handle on a namespace, made at its first use.
+func (s *Server) handle(l *loop, namespace string) (*kvcr.Handle, error) {
+	if h := l.handles[namespace]; h != nil {
+		return h, nil
+	}
+	h, err := s.newHandle(namespace)
+	if err == nil {
+		l.handles[namespace] = h
+	}
+	return h, err
+}
+
+func (s *Server) newHandle(namespace string) (*kvcr.Handle, error) {
+	if namespace == "" {
+		return s.opt.Engine.Handle()
+	}
+	return s.opt.Engine.HandleIn(namespace)
+}
+
+// lend takes a handle for a session outside the loops.
+func (s *Server) lend(namespace string) (*kvcr.Handle, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if idle := s.lent[namespace]; len(idle) > 0 {
+		s.lent[namespace] = idle[:len(idle)-1]
+		return idle[len(idle)-1], nil
+	}
+	return s.newHandle(namespace)
+}
+
+func (s *Server) giveBack(namespace string, h *kvcr.Handle) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lent[namespace] = append(s.lent[namespace], h)
+}
+
+// snapshot lists the keys resident in a namespace, empty: the engine's first.
+func (s *Server) snapshot(namespace string) (keys [][]byte, err error) {
+	sub, err := s.opt.Engine.Subscribe(kvcr.SubscribeOptions{Buffer: 1})
+	if err != nil {
+		return nil, err
+	}
+	defer sub.Close()
+	all, err := sub.Snapshot()
+	if err != nil {
+		return nil, err
+	}
+	if namespace == "" {
+		namespace = s.opt.Engine.Namespaces()[0]
+	}
+	for _, e := range all {
+		if e.Namespace == namespace {
+			keys = append(keys, e.Key)
+		}
+	}
+	return keys, nil
+}
+
+// Shutdown stops accepting, lets sessions deliver what they owe until ctx ends,
+// and closes them. It returns ctx's error when some had to be cut off.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	if s.draining {
+		s.mu.Unlock()
+		return nil
+	}
+	s.draining = true
+	s.mu.Unlock()
+	close(s.stop)
+	s.closeListeners()
+	s.accepting.Wait()
+	err := s.drain(ctx)
+	s.mu.Lock()
+	for ss := range s.sessions {
+		ss.cutOff()
+	}
+	s.mu.Unlock()
+	s.work.Wait()
+	if e := s.loops.Stop(); e != nil {
+		err = errors.Join(err, fmt.Errorf("server: event loops: %w", e))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.byLoop {
+		for _, h := range l.handles {
+			h.Close()
+		}
+	}
+	for _, idle := range s.lent {
+		for _, h := range idle {
+			h.Close()
+		}
+	}
+	return err
+}
+
+// drain waits until no session owes anything.
+func (s *Server) drain(ctx context.Context) error {
+	t := time.NewTicker(5 * time.Millisecond)
+	defer t.Stop()
+	for {
+		owing := false
+		s.mu.Lock()
+		for ss := range s.sessions {
+			owing = owing || ss.busy()
+		}
+		s.mu.Unlock()
+		if !owing {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+	}
+}
+
+// busy reports that answers wait for the client.
+func (s *session) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return (s.queued > 0 || len(s.streams) > 0) && !s.dead
+}
+
+// handler is what gnet calls, on its loops.
+type handler struct {
+	gnet.BuiltinEventEngine
+	srv *Server
+}
+
+func (h *handler) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
+	s := c.Context().(*session)
+	s.mu.Lock()
+	s.loop, s.gc, s.fd = h.srv.loopOf(c.EventLoop()), c, c.Fd()
+	s.mu.Unlock()
+	return nil, gnet.None
+}
+
+func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
+	s := c.Context().(*session)
+	b, err := c.Peek(-1)
+	if err != nil || len(b) == 0 {
+		return gnet.None
+	}
+	if s.slow.Load() {
+		return gnet.Close // it has been moved, and this descriptor is about to go
+	}
+	if s.h, err = h.srv.handle(s.loop, s.namespace); err != nil {
+		h.srv.log.Warn("no handle for an event loop: connection closed", "err", err)
+		return gnet.Close
+	}
+	start := time.Now()
+	used, err := s.turn(b)
+	s.loop.latency.record(time.Since(start))
+	h.srv.bytesIn.add(used)
+	if err != nil && !errors.Is(err, errStop) {
+		if !errors.Is(err, errQuit) {
+			h.srv.log.Debug("connection ended", "conn", s.name(), "err", err)
+		}
+		return gnet.Close
+	}
+	if s.full() && !s.proto.open() {
+		s.leave(b[used:])
+		return gnet.Close
+	}
+	if used > 0 { // Discard(0) would discard everything
+		c.Discard(used)
+	}
+	return gnet.None
+}
+
+func (h *handler) OnClose(c gnet.Conn, _ error) gnet.Action {
+	s := c.Context().(*session)
+	if !s.slow.Load() {
+		s.finish()
+		h.srv.forget(s)
+	}
+	return gnet.None
+}
+
+// quiet passes what gnet has to say to the log, as details.
+type quiet struct{ log *slog.Logger }
+
+func (q quiet) Debugf(f string, a ...any) { q.log.Debug("gnet: " + fmt.Sprintf(f, a...)) }
+func (q quiet) Infof(f string, a ...any)  { q.log.Debug("gnet: " + fmt.Sprintf(f, a...)) }
+func (q quiet) Warnf(f string, a ...any)  { q.log.Debug("gnet: " + fmt.Sprintf(f, a...)) }
+func (q quiet) Errorf(f string, a ...any) { q.log.Debug("gnet: " + fmt.Sprintf(f, a...)) }
+func (q quiet) Fatalf(f string, a ...any) { q.log.Error("gnet: " + fmt.Sprintf(f, a...)) }

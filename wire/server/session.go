@@ -1,0 +1,468 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/panjf2000/gnet/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvcr-go/kvcr"
+)
+
+// errQuit ends a session after what it has said was delivered.
+var errQuit = errors.New("server: the session ends")
+
+// protocol is what a session speaks. Its methods are called by whoever serves
+// the session, one at a time.
+type protocol interface {
+	// feed runs the commands in b, as far as they are whole, and returns the
+	// bytes it used. b begins where the last call's used bytes ended. It says
+	// what it has to say in s.out and may flush. An error ends the session:
+	// errQuit, or what the log should hear.
+	feed(s *session, b []byte) (used int, err error)
+	// open reports whether a value is on its way into a reservation of the
+	// serving handle, so that the session cannot change hands.
+	open() bool
+	// abort gives up what is half done: the connection is gone.
+	abort()
+}
+
+// session is one connection.
+//
+// It is served by its event loop until that would make it queue more than it
+// may; then for good by its own goroutine. out, proto and h belong to who serves
+// it; mu guards what that one shares with the goroutine that writes.
+type session struct {
+	srv       *Server
+	kind      *listener
+	namespace string
+	proto     protocol
+	out       outbox
+	h         *kvcr.Handle // of the turn that runs
+
+	loop *loop
+	gc   gnet.Conn
+	fd   int // gnet's, while the loop serves
+
+	lastSeen atomic.Int64 // time of the last turn, in coarse ns since the server started
+	ready    atomic.Bool  // the handshake is over, or none is needed
+	slow     atomic.Bool  // left its loop
+
+	sendMu sync.Mutex // held over what must not be cut by another writer
+
+	mu      sync.Mutex
+	room    sync.Cond // queued fell, or the session ends
+	conn    net.Conn  // a duplicate, once there was something to wait for
+	queue   []parcel  // what the kernel has not taken, in order
+	queued  int       // bytes in queue, or on their way from it
+	streams []*stream // values that follow when the queue is empty
+	writing bool      // the goroutine is there
+	ending  bool      // nothing more will be said: close when all is sent
+	dead    bool      // the connection failed: say nothing more
+	rest    []byte    // input that was not run when the session left its loop
+}
+
+func newSession(srv *Server, l *listener) *session {
+	s := &session{srv: srv, kind: l, namespace: l.namespace}
+	s.room.L = &s.mu
+	return s
+}
+
+// turn runs the input and sends the answers.
+func (s *session) turn(b []byte) (used int, err error) {
+	s.lastSeen.Store(s.srv.coarse())
+	used, err = s.proto.feed(s, b)
+	if e := s.flush(); e != nil {
+		err = e
+	}
+	return used, err
+}
+
+// flushAt is how much a session gathers before it sends in the middle of a turn:
+// more makes one write longer than a socket buffer, and keeps claims for longer.
+const flushAt = 512 << 10
+
+// mayFlush sends when enough is gathered. The protocol calls it between two
+// commands. It fails when the connection is dead, and returns errStop when the
+// session has to leave its loop before it runs another command.
+func (s *session) mayFlush() error {
+	if s.out.len() < flushAt {
+		return nil
+	}
+	if err := s.flush(); err != nil {
+		return err
+	}
+	if s.full() {
+		return errStop
+	}
+	return nil
+}
+
+// errStop asks a protocol to return what it has used so far.
+var errStop = errors.New("server: no more commands now")
+
+// full reports that the session may not queue more.
+func (s *session) full() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queued > s.srv.opt.OutboundCap
+}
+
+// flush sends what the outbox holds, or queues it behind what waits.
+func (s *session) flush() error {
+	s.out.cut()
+	s.srv.bytesOut.add(s.out.size)
+	if s.slow.Load() {
+		return s.flushSlow()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.out.size == 0 {
+		if len(s.streams) > 0 {
+			return s.startWriter()
+		}
+		return nil
+	}
+	if s.dead {
+		s.out.release()
+		s.out.reset()
+		return net.ErrClosed
+	}
+	sent := 0
+	if s.queued == 0 {
+		n, err := s.loop.write(s.fd, &s.out)
+		if err != nil {
+			s.dead = true
+			s.out.release()
+			s.out.reset()
+			return err
+		}
+		sent = n
+	}
+	s.queued += s.out.size - sent
+	s.queue = s.out.parcels(s.queue, sent)
+	if len(s.queue) == 0 && len(s.streams) == 0 {
+		return nil
+	}
+	return s.startWriter()
+}
+
+// startWriter sees to it that somebody writes the queue. mu held.
+func (s *session) startWriter() error {
+	if s.writing {
+		return nil
+	}
+	if s.conn == nil {
+		conn, err := duplicate(s.gc)
+		if err != nil {
+			s.kill()
+			return err
+		}
+		s.conn = conn
+	}
+	s.writing = true
+	s.srv.work.Add(1)
+	go s.write()
+	return nil
+}
+
+// duplicate makes a net.Conn of gnet's descriptor, so that Go's poller can wait
+// for it and it outlives gnet's.
+func duplicate(gc gnet.Conn) (net.Conn, error) {
+	fd, err := gc.Dup()
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "connection")
+	defer f.Close()
+	return net.FileConn(f)
+}
+
+// kill marks the connection dead and ends all claims. mu held.
+func (s *session) kill() {
+	s.dead = true
+	for i := range s.queue {
+		s.queue[i].view.Release()
+	}
+	for _, st := range s.streams {
+		st.view.Release()
+	}
+	s.queue, s.streams, s.queued = nil, nil, 0
+	s.room.Broadcast()
+}
+
+// write sends the queue and the streams until there is nothing left, then ends,
+// or serves the session from here on if that has left its loop meanwhile.
+func (s *session) write() {
+	defer s.srv.work.Done()
+	for {
+		lot, conn := s.next()
+		if lot == nil {
+			if conn != nil {
+				conn.Close()
+			} else if s.slow.Load() {
+				s.serve()
+			}
+			return
+		}
+		n, err := s.send(lot)
+		s.mu.Lock()
+		s.queued = max(0, s.queued-n)
+		if err != nil {
+			s.srv.log.Debug("connection lost while writing", "conn", s.name(), "err", err)
+			s.kill()
+		}
+		s.room.Broadcast()
+		s.mu.Unlock()
+	}
+}
+
+// next is what the writer sends next. When there is nothing it is told to end:
+// with a connection to close, if the session is over.
+func (s *session) next() (lot []parcel, over net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) > 0 {
+		lot, s.queue = s.queue, nil
+		return lot, nil
+	}
+	if len(s.streams) > 0 {
+		lot = s.nextFrame(nil)
+		for i := range lot {
+			s.queued += len(lot[i].b)
+		}
+		return lot, nil
+	}
+	s.writing = false
+	if s.dead || s.ending {
+		over, s.conn = s.conn, nil
+		if !s.slow.Load() {
+			s.gc.Close() // no harm when it is closed already
+		}
+	}
+	return nil, over
+}
+
+// send writes parcels in order, ends their claims and returns how many bytes
+// they were, sent or not.
+func (s *session) send(lot []parcel) (n int, err error) {
+	s.sendMu.Lock()
+	defer s.sendMu.Unlock()
+	const most = 64 // parts of one write
+	var iov [most][]byte
+	for at := 0; at < len(lot); {
+		k := min(most, len(lot)-at)
+		for i := range k {
+			iov[i] = lot[at+i].b
+			n += len(iov[i])
+		}
+		if err == nil {
+			bufs := net.Buffers(iov[:k])
+			s.conn.SetWriteDeadline(time.Now().Add(s.srv.opt.WriteTimeout))
+			_, err = bufs.WriteTo(s.conn)
+		}
+		for i := range k {
+			lot[at+i].view.Release()
+		}
+		at += k
+	}
+	return n, err
+}
+
+// name is for logs.
+func (s *session) name() string { return s.kind.network + " " + s.kind.addr }
+
+// leave moves the session out of its loop: rest is the input that was not run.
+// The loop must close its descriptor now.
+func (s *session) leave(rest []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rest = append([]byte(nil), rest...)
+	s.slow.Store(true)
+	s.srv.slowConns.Add(1)
+	if err := s.startWriter(); err != nil {
+		s.srv.log.Warn("no descriptor for a slow connection: it is closed", "conn", s.name(), "err", err)
+	}
+}
+
+// serve runs a session that has left its loop: it reads only when everything it
+// had to say was taken.
+func (s *session) serve() {
+	defer func() {
+		s.proto.abort()
+		s.conn.Close()
+		s.srv.forget(s)
+	}()
+	h, err := s.srv.lend(s.namespace)
+	if err != nil {
+		s.srv.log.Warn("no handle for a slow connection: it is closed", "err", err)
+		return
+	}
+	defer s.srv.giveBack(s.namespace, h)
+	s.h = h
+	in := s.rest
+	s.rest = nil
+	for {
+		used, err := s.turn(in)
+		in = in[used:]
+		if errors.Is(err, errStop) {
+			continue // everything was sent by then
+		}
+		if err != nil {
+			return
+		}
+		if in, err = s.read(in); err != nil {
+			return
+		}
+	}
+}
+
+// read appends input to what is left of the last.
+func (s *session) read(left []byte) ([]byte, error) {
+	const part = 64 << 10
+	if cap(left)-len(left) < part {
+		grown := make([]byte, len(left), 2*len(left)+part)
+		copy(grown, left)
+		left = grown
+	}
+	s.conn.SetReadDeadline(time.Now().Add(s.srv.opt.IdleTimeout))
+	n, err := s.conn.Read(left[len(left):cap(left)])
+	if n == 0 && err == nil {
+		err = io.ErrNoProgress
+	}
+	if n > 0 {
+		err = nil
+		s.srv.bytesIn.add(n)
+	}
+	return left[:len(left)+n], err
+}
+
+// flushSlow sends the outbox and the streams and waits for them.
+func (s *session) flushSlow() error {
+	lot := s.out.parcels(nil, 0)
+	for {
+		if _, err := s.send(lot); err != nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.kill()
+			return err
+		}
+		s.mu.Lock()
+		if len(s.streams) == 0 {
+			s.mu.Unlock()
+			return nil
+		}
+		lot = s.nextFrame(lot[:0])
+		s.mu.Unlock()
+	}
+}
+
+// post says something outside a turn: any goroutine. It waits while more than
+// limit bytes are queued; give tells it to give up.
+func (s *session) post(b []byte, limit int, give func() bool) error {
+	s.mu.Lock()
+	for s.queued > limit && !s.dead && !s.ending && !give() {
+		s.room.Wait()
+	}
+	if s.dead || s.ending || give() {
+		s.mu.Unlock()
+		return net.ErrClosed
+	}
+	s.srv.bytesOut.add(len(b))
+	if s.slow.Load() && !s.writing {
+		s.mu.Unlock()
+		_, err := s.send([]parcel{{b: b}})
+		return err
+	}
+	defer s.mu.Unlock()
+	s.queue = append(s.queue, parcel{b: b})
+	s.queued += len(b)
+	return s.startWriter()
+}
+
+// setNamespace makes later commands act on another namespace.
+func (s *session) setNamespace(ns string) (err error) {
+	s.namespace = ns
+	if s.slow.Load() {
+		return errors.New("server: handshake on a slow connection")
+	}
+	s.h, err = s.srv.handle(s.loop, ns)
+	return err
+}
+
+// finish ends the session of a loop: what is queued is still delivered. The loop
+// closes its descriptor.
+func (s *session) finish() {
+	s.proto.abort()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ending = true
+	s.room.Broadcast()
+	if !s.writing && s.conn != nil {
+		s.conn.Close()
+		s.conn = nil
+	}
+}
+
+// cutOff closes a session that its server gives up: idle, late, or at the end of
+// a drain. Any goroutine.
+func (s *session) cutOff() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kill()
+	if s.conn != nil {
+		s.conn.SetDeadline(time.Unix(1, 0))
+	}
+	if !s.slow.Load() {
+		s.gc.Close()
+	}
+}
+
+// write sends an outbox without waiting and returns the bytes that the kernel
+// took.
+func (l *loop) write(fd int, o *outbox) (int, error) {
+	sent := 0
+	for i := 0; i < len(o.segs); {
+		l.iov = l.iov[:0]
+		want := 0
+		for ; i < len(o.segs) && len(l.iov) < maxIOV; i++ {
+			b := o.bytes(&o.segs[i])
+			l.iov = append(l.iov, b)
+			want += len(b)
+		}
+		n, err := writev(fd, l.iov)
+		if err == unix.EAGAIN {
+			return sent, nil
+		}
+		if err != nil {
+			return sent, os.NewSyscallError("writev", err)
+		}
+		sent += n
+		if n < want {
+			return sent, nil
+		}
+	}
+	return sent, nil
+}
+
+// maxIOV is the most parts of one writev that Linux takes.
+const maxIOV = 1024
+
+func writev(fd int, iov [][]byte) (n int, err error) {
+	for {
+		if len(iov) == 1 {
+			n, err = unix.Write(fd, iov[0])
+		} else {
+			n, err = unix.Writev(fd, iov)
+		}
+		if err != unix.EINTR {
+			return max(n, 0), err
+		}
+	}
+}
