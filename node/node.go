@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"net"
@@ -28,6 +29,8 @@ type Config struct {
 	Password     string
 	Secret       []byte
 	AllowFlush   bool
+	// PairSuffixes make two RESP keys of one stem live and die together.
+	PairSuffixes [2]string
 	Debug        bool // serve /debug/pprof
 
 	Loops, MaxConns, OutboundCap                int
@@ -77,7 +80,7 @@ func Start(cfg Config) (n *Node, err error) {
 	}
 	n.server, err = server.Start(server.Options{
 		Engine: n.engine, RESP: cfg.RESP, Binary: cfg.Binary, Public: cfg.Public, Password: cfg.Password, Secret: cfg.Secret,
-		AllowFlush: cfg.AllowFlush, Loops: cfg.Loops, MaxConns: cfg.MaxConns, OutboundCap: cfg.OutboundCap,
+		AllowFlush: cfg.AllowFlush, PairSuffixes: cfg.PairSuffixes, Layouts: layouts(cfg.Engine), Loops: cfg.Loops, MaxConns: cfg.MaxConns, OutboundCap: cfg.OutboundCap,
 		HandshakeTimeout: cfg.HandshakeTimeout, IdleTimeout: cfg.IdleTimeout, WriteTimeout: cfg.WriteTimeout, Log: cfg.Log,
 	})
 	if err != nil {
@@ -92,6 +95,20 @@ func Start(cfg Config) (n *Node, err error) {
 	}
 	go func() { n.served <- n.web.Serve() }()
 	return n, nil
+}
+
+// layouts describes what both ends must agree on about each namespace: the sizes
+// of its pools in order, and whether it is chained.
+func layouts(cfg kvcr.Config) map[string]string {
+	out := map[string]string{}
+	for _, ns := range cfg.Namespaces {
+		text := "kind=" + ns.Kind.String()
+		for _, p := range ns.Pools {
+			text += fmt.Sprintf(" pool %s=%d", p.Name, p.SlotBytes)
+		}
+		out[ns.Name] = text
+	}
+	return out
 }
 
 // Engine is the node's engine. It closes with the node.

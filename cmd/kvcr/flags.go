@@ -43,6 +43,7 @@ type nodeFlags struct {
 	PasswordFile     *string `group:"Node" placeholder:"FILE" help:"Password of RESP clients."`
 	SecretFile       *string `group:"Node" placeholder:"FILE" help:"Secret of binary clients."`
 	AllowFlush       *string `group:"Node" placeholder:"BOOL" help:"Allow FLUSHALL."`
+	PairSuffixes     *string `group:"Node" placeholder:"A,B" help:"Suffixes of keys that live and die in pairs."`
 	Debug            *string `group:"Node" placeholder:"BOOL" help:"Serve /debug/pprof."`
 	Loops            *string `group:"Node" placeholder:"N" help:"Event loops."`
 	MaxConns         *string `group:"Node" placeholder:"N" help:"Connections at once."`

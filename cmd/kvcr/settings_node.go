@@ -44,6 +44,14 @@ var nodeSettings = []setting{
 	{"allow-flush", "false", "let RESP clients empty the cache (FLUSHALL)", func(c *engineConfig, v string) error {
 		return boolean(&c.node.AllowFlush, v)
 	}},
+	{"pair-suffixes", "", "two suffixes, such as metadata,kv_bytes for LMCache: RESP keys of one stem with them are one unit; needs kind chained", func(c *engineConfig, v string) error {
+		parts := list(v)
+		if v != "" && len(parts) != 2 {
+			return fmt.Errorf("%q: must be two suffixes with a comma between", v)
+		}
+		copy(c.node.PairSuffixes[:], parts)
+		return nil
+	}},
 	{"debug", "true", "serve /debug/pprof on the HTTP address", func(c *engineConfig, v string) error {
 		return boolean(&c.node.Debug, v)
 	}},

@@ -115,7 +115,7 @@ func (c *respConn) beginSet(s *session) {
 		c.set.why = kvcr.ErrTooLarge
 		return
 	}
-	c.set.res, c.set.why = s.h.Reserve(c.set.key, int(c.set.left))
+	c.set.res, c.set.why = s.h.Reserve(c.target(s, c.set.key), int(c.set.left))
 	if c.set.why == nil {
 		c.set.dst = c.set.res.Bytes()
 	}

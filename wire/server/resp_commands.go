@@ -115,6 +115,9 @@ func (c *respConn) badKeys(s *session, keys [][]byte) bool {
 			c.reply(s, fmt.Sprintf("ERR key of %d bytes: must be 1 to %d", len(k), kvcr.MaxKeyBytes))
 			return true
 		}
+		if c.reserved(s, k) {
+			return true
+		}
 	}
 	return false
 }
@@ -268,7 +271,15 @@ func (c *respConn) store(s *session, key []byte, o setOptions, commit func() (bo
 		s.out.text = resp.AppendNull(s.out.text, c.proto)
 		return nil
 	}
+	if o.absent && s.srv.pairs != nil && s.h.Has(key) { // a part that waits would hide it
+		drop()
+		s.out.text = resp.AppendNull(s.out.text, c.proto)
+		return nil
+	}
 	stored, err := commit()
+	if err == nil && stored {
+		err = c.join(s, key)
+	}
 	if err != nil {
 		return c.fail(s, err)
 	}
@@ -288,17 +299,11 @@ func (c *respConn) put(s *session, key, value []byte, o setOptions) error {
 	if c.badKeys(s, [][]byte{key}) {
 		return errQuit // see fail
 	}
+	to := c.target(s, key)
 	if !o.absent {
-		if o == (setOptions{}) {
-			if err := s.h.Set(key, value); err != nil {
-				return c.fail(s, err)
-			}
-			c.ok(s)
-			return nil
-		}
-		return c.store(s, key, o, func() (bool, error) { return true, s.h.Set(key, value) }, func() {})
+		return c.store(s, key, o, func() (bool, error) { return true, s.h.Set(to, value) }, func() {})
 	}
-	res, err := s.h.Reserve(key, len(value))
+	res, err := s.h.Reserve(to, len(value))
 	if err != nil {
 		return c.fail(s, err)
 	}
@@ -328,23 +333,15 @@ func (c *respConn) setex(s *session, args [][]byte) error {
 }
 
 func (c *respConn) setnx(s *session, args [][]byte) error {
-	if c.badKeys(s, args[1:2]) {
-		return errQuit
-	}
-	res, err := s.h.Reserve(args[1], len(args[2]))
-	if err != nil {
-		return c.fail(s, err)
-	}
-	copy(res.Bytes(), args[2])
-	stored, err := res.CommitAbsent()
-	if err != nil {
-		return c.fail(s, err)
+	before := len(s.out.text)
+	if err := c.put(s, args[1], args[2], setOptions{absent: true}); err != nil || s.out.text[before] == '-' {
+		return err
 	}
 	n := int64(0)
-	if stored {
+	if s.out.text[before] == '+' {
 		n = 1
 	}
-	s.out.text = resp.AppendInt(s.out.text, n)
+	s.out.text = resp.AppendInt(s.out.text[:before], n)
 	return nil
 }
 
@@ -360,7 +357,11 @@ func (c *respConn) mset(s *session, args [][]byte) error {
 		}
 	}
 	for i := 1; i < len(args); i += 2 {
-		if err := s.h.Set(args[i], args[i+1]); err != nil {
+		err := s.h.Set(c.target(s, args[i]), args[i+1])
+		if err == nil {
+			err = c.join(s, args[i])
+		}
+		if err != nil {
 			return c.fail(s, err)
 		}
 	}
@@ -380,6 +381,11 @@ func (c *respConn) del(s *session, args [][]byte) error {
 		}
 		if ok {
 			n++
+		}
+		if partner, pair := s.srv.pairs.partner(k); pair {
+			if err := c.forgetWaiting(s, k, partner); err != nil {
+				return c.fail(s, err)
+			}
 		}
 	}
 	s.out.text = resp.AppendInt(s.out.text, n)

@@ -39,6 +39,10 @@ type Options struct {
 	// Layouts describes the layout of each namespace for its fingerprint; a
 	// namespace without one is not compared.
 	Layouts map[string]string
+	// PairSuffixes make two keys of RESP clients one unit: STEM+[0] and STEM+[1]
+	// are seen when both are there, and leave together. RESPNamespace must be
+	// chained. Empty: none.
+	PairSuffixes [2]string
 	// AllowFlush lets RESP clients empty the namespace (FLUSHALL, FLUSHDB).
 	AllowFlush bool
 
@@ -110,6 +114,7 @@ type Server struct {
 	bytesIn, bytesOut                   striped
 	commands                            [commandKinds]striped
 	ttl                                 expiries
+	pairs                               *pairs // nil: none
 	incarnation                         uint64
 	maxValue                            map[string]uint64 // by namespace
 
@@ -153,6 +158,11 @@ func Start(opt Options) (*Server, error) {
 	}
 	for _, ns := range opt.Engine.Namespaces() {
 		s.maxValue[ns] = uint64(opt.Engine.MaxValue(ns))
+	}
+	if s.pairs = newPairs(opt.PairSuffixes); s.pairs != nil {
+		if err := s.pairs.check(s.kindOf(opt.RESPNamespace)); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.listen(); err != nil {
 		s.closeListeners()
@@ -221,6 +231,20 @@ func (s *Server) namespaceOf(name string) (string, bool) {
 	}
 	_, ok := s.maxValue[name]
 	return name, ok
+}
+
+// kindOf is the kind of a namespace, by its name.
+func (s *Server) kindOf(namespace string) string {
+	st, err := s.opt.Engine.Stats()
+	if err != nil {
+		return ""
+	}
+	for _, n := range st.Namespaces {
+		if n.Name == namespace || namespace == "" {
+			return n.Kind
+		}
+	}
+	return ""
 }
 
 // Fingerprint is what peers and clients compare of a layout.

@@ -18,7 +18,12 @@ import (
 // is left: no claim, no session.
 func start(t *testing.T, edit func(*Options)) *Server {
 	t.Helper()
-	e, err := kvcr.Open(kvcr.Config{Capacity: 64 << 20, Namespaces: []kvcr.Namespace{{Name: "default", MaxValue: 8 << 20}}})
+	return startWith(t, kvcr.Config{Capacity: 64 << 20, Namespaces: []kvcr.Namespace{{Name: "default", MaxValue: 8 << 20}}}, edit)
+}
+
+func startWith(t *testing.T, cfg kvcr.Config, edit func(*Options)) *Server {
+	t.Helper()
+	e, err := kvcr.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,6 +84,8 @@ func expect(t *testing.T, c net.Conn, what, want string) {
 		t.Fatalf("%.60q: answer %.200q, %v; want %.200q", what, got[:n], err, want)
 	}
 }
+
+func readFull(c net.Conn, b []byte) (int, error) { return io.ReadFull(c, b) }
 
 func cmd(args ...string) string {
 	var b strings.Builder
