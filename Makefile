@@ -17,9 +17,12 @@ build:
 	@mkdir -p $(OUT)
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(OUT)/kvcr ./cmd/kvcr
 
-# The main job: a trace through the engine, every byte checked.
+# The main job: a trace through the engine, every byte checked; then a node, loaded
+# through real clients.
 run: build
 	$(OUT)/kvcr replay --trace $(TRACE) --svg $(OUT)/hit-ratio.svg
+	@echo
+	@scripts/run-node.sh $(OUT)/kvcr
 
 test: lint unit race check fuzz
 

@@ -37,6 +37,12 @@ func (e *env) configFile(flag string) string {
 
 type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run a node: RESP, binary protocol, status page."`
+	Get     getCmd     `cmd:"" help:"Read a value from a node."`
+	Set     setCmd     `cmd:"" help:"Write a value to a node."`
+	Del     delCmd     `cmd:"" help:"Delete keys of a node."`
+	Exists  existsCmd  `cmd:"" help:"Say which keys a node has, and their sizes."`
+	Stat    statCmd    `cmd:"" help:"Print a node's counters."`
+	Ping    pingCmd    `cmd:"" help:"Measure how long a node takes to answer."`
 	Replay  replayCmd  `cmd:"" help:"Send a trace through the engine and check every byte."`
 	Bench   benchCmd   `cmd:"" help:"Measure beside other caches, queues and policies."`
 	Doctor  doctorCmd  `cmd:"" help:"Say what this machine gives and what to change."`
