@@ -162,7 +162,7 @@ func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin strin
 					network = "tcp"
 				}
 				proto := p.proto(r.proto)
-				spec := load.Spec{Network: network, Addr: p.addr(network, proto), Proto: proto, Op: r.op, Size: r.size, Keys: keys, Conns: nodeConns, Pipeline: r.pipeline, Duration: max(2*o.span(), 500*time.Millisecond), CPU: -1}
+				spec := load.Spec{Network: network, Addr: p.addr(network, proto), Proto: proto, Op: r.op, Size: r.size, Keys: keys, Conns: nodeConns, Pipeline: r.pipeline, Duration: max(2*o.span(), 500*time.Millisecond), CPU: -1, Unstamped: impl == implNet}
 				if pin == "one-core" {
 					spec.CPU = cpuAt(1)
 				}

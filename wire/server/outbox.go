@@ -58,8 +58,9 @@ func (o *outbox) bytes(s *segment) []byte {
 	return o.text[s.lo:s.hi]
 }
 
-// textKept is the most memory an outbox keeps for its next turn.
-const textKept = 64 << 10
+// textKept is the most memory an outbox keeps for its next turn: there is one for
+// each event loop, and a turn sends at flushAt.
+const textKept = 2 * flushAt
 
 // reset forgets everything; claims must have been released or moved.
 func (o *outbox) reset() {

@@ -129,6 +129,7 @@ type Server struct {
 // loop is what one event loop owns.
 type loop struct {
 	handles map[string]*kvcr.Handle // by namespace
+	out     outbox // of the turn that runs: empty between two
 	iov     [][]byte
 	latency latency
 }
@@ -568,6 +569,7 @@ func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
 		h.srv.log.Warn("no handle for an event loop: connection closed", "err", err)
 		return gnet.Close
 	}
+	s.out = &s.loop.out
 	start := time.Now()
 	used, err := s.turn(b)
 	s.loop.latency.record(time.Since(start))

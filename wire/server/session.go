@@ -43,7 +43,7 @@ type session struct {
 	kind      *listener
 	namespace string
 	proto     protocol
-	out       outbox
+	out       *outbox      // of the turn that runs: the loop's, or a slow session's own
 	h         *kvcr.Handle // of the turn that runs
 
 	loop *loop
@@ -136,7 +136,7 @@ func (s *session) flush() error {
 	}
 	sent := 0
 	if s.queued == 0 {
-		n, err := s.loop.write(s.fd, &s.out)
+		n, err := s.loop.write(s.fd, s.out)
 		if err != nil {
 			s.dead = true
 			s.out.release()
@@ -305,7 +305,7 @@ func (s *session) serve() {
 		return
 	}
 	defer s.srv.giveBack(s.namespace, h)
-	s.h = h
+	s.h, s.out = h, new(outbox)
 	in := s.rest
 	s.rest = nil
 	for {
