@@ -3,7 +3,8 @@ package kvcr
 import "github.com/kvcr-go/kvcr/shard"
 
 // Reservation is memory for one block that the caller writes in place: Reserve,
-// fill Bytes, then Commit or Abort. It belongs to its Handle's goroutine. An
+// fill Bytes, then Commit or Abort. It belongs to its Handle's goroutine, until
+// Attach hands it to another one. An
 // open reservation holds its memory until one of the two, also over Close.
 type Reservation struct {
 	h    *Handle
@@ -48,6 +49,17 @@ func (h *Handle) reserve(op string, key []byte, size int, set bool) (*Reservatio
 		h: h, p: p, r: r, b: p.Bytes(r.Claim()),
 		put: shard.Put{Hash: hash, Key: append([]byte(nil), key...), Shape: sh, Set: set, Sum: h.ns.sums},
 	}, nil
+}
+
+// Attach hands the reservation to another handle of the same namespace, whose
+// goroutine may commit or abort it from here on. The caller must be the present
+// one's.
+func (r *Reservation) Attach(h *Handle) error {
+	if h.ns != r.h.ns {
+		return &OpError{Op: "attach", Err: ErrNamespace, Detail: h.ns.cfg.Name}
+	}
+	r.h = h
+	return nil
 }
 
 // Bytes is the memory to fill. The caller must not touch it after Commit or

@@ -81,13 +81,16 @@ func newBinary(s *Server) *binaryConn {
 	return &binaryConn{srv: s, fills: map[uint64]*fill{}, claims: map[uint64]kvcr.View{}, subs: map[uint64]*subscription{}}
 }
 
-func (c *binaryConn) open() bool {
+func (c *binaryConn) rebind(h *kvcr.Handle) error {
 	for _, f := range c.fills {
-		if f.res != nil {
-			return true
+		if f.res == nil {
+			continue
+		}
+		if err := f.res.Attach(h); err != nil {
+			return err
 		}
 	}
-	return false
+	return nil
 }
 
 func (c *binaryConn) abort() {
@@ -326,7 +329,7 @@ func (c *binaryConn) endFill(s *session) {
 	f := c.fill
 	delete(c.fills, c.id)
 	c.fill = nil
-	s.srv.commands[commandSet].add(1)
+	s.count(commandSet)
 	if f.why != nil {
 		c.status(s, c.id, f.why)
 		return

@@ -16,19 +16,19 @@ func (c *binaryConn) request(s *session, h wire.Header, payload []byte) error {
 		if err := m.get.Parse(payload); err != nil {
 			return err
 		}
-		s.srv.commands[commandGet].add(1)
+		s.count(commandGet)
 		return c.value(s, h.ID, m.get.Key)
 	case wire.TypeDelete:
 		if err := m.del.Parse(payload); err != nil {
 			return err
 		}
-		s.srv.commands[commandDelete].add(1)
+		s.count(commandDelete)
 		c.delete(s, h.ID)
 	case wire.TypeExists:
 		if err := m.exists.Parse(payload); err != nil {
 			return err
 		}
-		s.srv.commands[commandExists].add(1)
+		s.count(commandExists)
 		c.exists(s, h.ID)
 	case wire.TypeQuery:
 		if err := m.query.Parse(payload); err != nil {
@@ -54,7 +54,7 @@ func (c *binaryConn) request(s *session, h wire.Header, payload []byte) error {
 		if err := m.ping.Parse(payload); err != nil {
 			return err
 		}
-		s.srv.commands[commandOther].add(1)
+		s.count(commandOther)
 		s.out.text = (&wire.Pong{Bytes: m.ping.Bytes}).Append(s.out.text, h.ID)
 	case wire.TypeStats:
 		return c.stats(s, h.ID)

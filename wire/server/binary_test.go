@@ -566,3 +566,53 @@ func FuzzBinary(f *testing.F) {
 		}
 	})
 }
+
+// A session leaves its loop with a value half received, which then arrives whole.
+func TestBinarySlowReaderWithOpenSet(t *testing.T) {
+	s := startBinary(t, func(o *Options) { o.OutboundCap = 1 << 20; o.Loops = 1 })
+	c := dialBinary(t, s)
+	c.greet(nil, nil)
+	small, large := pattern(200<<10, 3), pattern(3<<20, 4)
+	if st := c.set(1, wire.VerbSet, "small", small); st != wire.StatusOK {
+		t.Fatal(st)
+	}
+	b := appendSet(nil, 2, wire.VerbSet, 0, "large", large)
+	cut := len(b) / 2
+	// The cut is inside a frame: only the value's own bytes may follow it.
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := c.Write(b[:cut])
+		time.Sleep(50 * time.Millisecond)
+		if err == nil {
+			_, err = c.Write(b[cut:])
+		}
+		for id := uint64(10); id < 110 && err == nil; id++ {
+			_, err = c.Write((&wire.Get{Key: []byte("small")}).Append(nil, id))
+		}
+		if err == nil { // another one begins, and its end comes after all answers
+			_, err = c.Write(appendSet(nil, 3, wire.VerbSet, 0, "again", large)[:cut])
+		}
+		wrote <- err
+	}()
+	var st wire.StatusReply
+	c.recv(2, &st)
+	time.Sleep(300 * time.Millisecond) // the answers pile up
+	for id := uint64(10); id < 110; id++ {
+		if got := c.value(id); !bytes.Equal(got, small) {
+			t.Fatalf("request %d has wrong bytes", id)
+		}
+	}
+	if err := <-wrote; err != nil {
+		t.Fatal(err)
+	}
+	c.write(appendSet(nil, 3, wire.VerbSet, 0, "again", large)[cut:])
+	c.recv(3, &st)
+	for _, key := range []string{"large", "again"} {
+		if got, _ := c.get(200, key); !bytes.Equal(got, large) {
+			t.Errorf("%s has wrong bytes", key)
+		}
+	}
+	if n := s.Stats().SlowConns; n != 1 {
+		t.Errorf("%d connections left their loop, want 1", n)
+	}
+}

@@ -59,7 +59,12 @@ func (c *respConn) limit() {
 	c.p = resp.Parser{Limits: resp.Limits{MaxArgs: 8, MaxInline: 1 << 10, MaxBulk: 1 << 10, MaxCommand: 4 << 10}}
 }
 
-func (c *respConn) open() bool { return c.set.under && c.set.res != nil }
+func (c *respConn) rebind(h *kvcr.Handle) error {
+	if c.set.res == nil {
+		return nil
+	}
+	return c.set.res.Attach(h)
+}
 
 func (c *respConn) abort() {
 	if c.set.res != nil {
@@ -138,7 +143,7 @@ func (c *respConn) take(b []byte) int {
 func (c *respConn) endSet(s *session) error {
 	set := c.set
 	c.set = streamedSet{key: set.key}
-	s.srv.commands[commandSet].add(1)
+	s.count(commandSet)
 	if set.why != nil {
 		return c.fail(s, set.why)
 	}

@@ -71,6 +71,9 @@ func (c *respConn) run(s *session) error {
 	name := resp.Fold(buf[:], args[0])
 	cmd, ok := respCommands[string(name)]
 	switch {
+	case string(name) == "POST" || string(name) == "HOST:":
+		// A web page talks to us through its reader's browser.
+		return errQuit
 	case !c.authed && string(name) != "AUTH" && string(name) != "HELLO" && string(name) != "QUIT":
 		c.reply(s, "NOAUTH Authentication required.")
 	case !ok:
@@ -78,7 +81,7 @@ func (c *respConn) run(s *session) error {
 	case len(args) < cmd.min || cmd.max >= 0 && len(args) > cmd.max:
 		c.reply(s, fmt.Sprintf("ERR wrong number of arguments for '%s' command", strings.ToLower(string(name))))
 	default:
-		s.srv.commands[cmd.kind].add(1)
+		s.count(cmd.kind)
 		return cmd.run(c, s, args)
 	}
 	return nil

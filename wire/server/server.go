@@ -112,7 +112,7 @@ type Server struct {
 	clock                               atomic.Int64
 	conns, accepted, refused, slowConns atomic.Int64
 	bytesIn, bytesOut                   striped
-	commands                            [commandKinds]striped
+	commands                            [commandKinds]striped // of slow sessions
 	ttl                                 expiries
 	pairs                               *pairs // nil: none
 	incarnation                         uint64
@@ -129,9 +129,11 @@ type Server struct {
 // loop is what one event loop owns.
 type loop struct {
 	handles map[string]*kvcr.Handle // by namespace
-	out     outbox // of the turn that runs: empty between two
+	out     outbox                  // of the turn that runs: empty between two
 	iov     [][]byte
 	latency latency
+	// commands by kind; the loop's to write, anyone's to read.
+	commands [commandKinds]atomic.Uint64
 }
 
 // listener is one address.
@@ -580,7 +582,7 @@ func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
 		}
 		return gnet.Close
 	}
-	if s.full() && !s.proto.open() {
+	if s.full() {
 		s.leave(b[used:])
 		return gnet.Close
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/internal/own"
 )
 
 // errQuit ends a session after what it has said was delivered.
@@ -26,9 +27,9 @@ type protocol interface {
 	// what it has to say in s.out and may flush. An error ends the session:
 	// errQuit, or what the log should hear.
 	feed(s *session, b []byte) (used int, err error)
-	// open reports whether a value is on its way into a reservation of the
-	// serving handle, so that the session cannot change hands.
-	open() bool
+	// rebind hands what it has reserved to another handle, that of who serves the
+	// session next.
+	rebind(h *kvcr.Handle) error
 	// abort gives up what is half done: the connection is gone.
 	abort()
 }
@@ -204,10 +205,17 @@ func (s *session) write() {
 	for {
 		lot, conn := s.next()
 		if lot == nil {
+			slow := s.slow.Load()
+			if slow && conn == nil {
+				conn = s.serve()
+			}
 			if conn != nil {
 				conn.Close()
-			} else if s.slow.Load() {
-				s.serve()
+			}
+			if slow {
+				s.proto.abort()
+				s.srv.giveBack(s.namespace, s.h)
+				s.srv.forget(s)
 			}
 			return
 		}
@@ -262,10 +270,13 @@ func (s *session) send(lot []parcel) (n int, err error) {
 			iov[i] = lot[at+i].b
 			n += len(iov[i])
 		}
+		var conn net.Conn
+		if err == nil {
+			conn, err = s.timed()
+		}
 		if err == nil {
 			bufs := net.Buffers(iov[:k])
-			s.conn.SetWriteDeadline(time.Now().Add(s.srv.opt.WriteTimeout))
-			_, err = bufs.WriteTo(s.conn)
+			_, err = bufs.WriteTo(conn)
 		}
 		for i := range k {
 			lot[at+i].view.Release()
@@ -275,37 +286,56 @@ func (s *session) send(lot []parcel) (n int, err error) {
 	return n, err
 }
 
+// timed returns the connection with the time for one write running. A session
+// that was cut off gets none: its deadline must stay.
+func (s *session) timed() (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dead {
+		return nil, net.ErrClosed
+	}
+	return s.conn, s.conn.SetWriteDeadline(time.Now().Add(s.srv.opt.WriteTimeout))
+}
+
+// count counts a command.
+func (s *session) count(kind int) {
+	if s.slow.Load() {
+		s.srv.commands[kind].add(1)
+	} else {
+		own.Add64(&s.loop.commands[kind], 1)
+	}
+}
+
 // name is for logs.
 func (s *session) name() string { return s.kind.network + " " + s.kind.addr }
 
 // leave moves the session out of its loop: rest is the input that was not run.
-// The loop must close its descriptor now.
+// The loop must close its descriptor now. When that fails the session ends.
 func (s *session) leave(rest []byte) {
+	h, err := s.srv.lend(s.namespace)
+	if err == nil {
+		err = s.proto.rebind(h)
+	}
+	if err != nil {
+		s.srv.log.Warn("a slow connection is closed: no handle for it", "conn", s.name(), "err", err)
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.h, s.out = h, new(outbox)
 	s.rest = append([]byte(nil), rest...)
 	s.slow.Store(true)
 	s.srv.slowConns.Add(1)
 	if err := s.startWriter(); err != nil {
-		s.srv.log.Warn("no descriptor for a slow connection: it is closed", "conn", s.name(), "err", err)
+		s.slow.Store(false)
+		s.srv.giveBack(s.namespace, h)
+		s.srv.log.Warn("a slow connection is closed: no descriptor for it", "conn", s.name(), "err", err)
 	}
 }
 
-// serve runs a session that has left its loop: it reads only when everything it
-// had to say was taken.
-func (s *session) serve() {
-	defer func() {
-		s.proto.abort()
-		s.conn.Close()
-		s.srv.forget(s)
-	}()
-	h, err := s.srv.lend(s.namespace)
-	if err != nil {
-		s.srv.log.Warn("no handle for a slow connection: it is closed", "err", err)
-		return
-	}
-	defer s.srv.giveBack(s.namespace, h)
-	s.h, s.out = h, new(outbox)
+// serve runs a session that has left its loop, to its end: it reads only when
+// everything it had to say was taken. It returns the connection to close.
+func (s *session) serve() net.Conn {
 	in := s.rest
 	s.rest = nil
 	for {
@@ -314,11 +344,16 @@ func (s *session) serve() {
 		if errors.Is(err, errStop) {
 			continue // everything was sent by then
 		}
-		if err != nil {
-			return
+		if err == nil {
+			in, err = s.read(in)
 		}
-		if in, err = s.read(in); err != nil {
-			return
+		if err != nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.kill()
+			conn := s.conn
+			s.conn = nil
+			return conn
 		}
 	}
 }
@@ -331,8 +366,16 @@ func (s *session) read(left []byte) ([]byte, error) {
 		copy(grown, left)
 		left = grown
 	}
-	s.conn.SetReadDeadline(time.Now().Add(s.srv.opt.IdleTimeout))
-	n, err := s.conn.Read(left[len(left):cap(left)])
+	s.mu.Lock()
+	conn, dead := s.conn, s.dead
+	if !dead { // one that was cut off keeps its deadline
+		conn.SetReadDeadline(time.Now().Add(s.srv.opt.IdleTimeout))
+	}
+	s.mu.Unlock()
+	if dead {
+		return left, net.ErrClosed
+	}
+	n, err := conn.Read(left[len(left):cap(left)])
 	if n == 0 && err == nil {
 		err = io.ErrNoProgress
 	}
@@ -419,7 +462,7 @@ func (s *session) cutOff() {
 	if s.conn != nil {
 		s.conn.SetDeadline(time.Unix(1, 0))
 	}
-	if !s.slow.Load() {
+	if s.gc != nil && !s.slow.Load() {
 		s.gc.Close()
 	}
 }

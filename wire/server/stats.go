@@ -42,11 +42,15 @@ func (s *Server) Stats() Stats {
 		SlowConns: uint64(s.slowConns.Load()), BytesIn: uint64(s.bytesIn.n.Load()), BytesOut: uint64(s.bytesOut.n.Load()),
 		ExpiriesOutstanding: s.ttl.len(),
 	}
-	for i := range s.commands {
-		st.Commands = append(st.Commands, CommandCount{commandNames[i], uint64(s.commands[i].n.Load())})
-	}
 	all := newHistogram()
 	s.mu.Lock()
+	for i := range s.commands {
+		n := uint64(s.commands[i].n.Load())
+		for _, l := range s.byLoop {
+			n += l.commands[i].Load()
+		}
+		st.Commands = append(st.Commands, CommandCount{commandNames[i], n})
+	}
 	for ss := range s.sessions {
 		st.Claims += ss.claims()
 	}
