@@ -5,6 +5,7 @@ package shard
 import (
 	"github.com/kvcr-go/kvcr/arena"
 	"github.com/kvcr-go/kvcr/internal/own"
+	"github.com/kvcr-go/kvcr/internal/prefetch"
 )
 
 // optimisticMax is the largest value that is copied without a claim: beyond
@@ -50,4 +51,16 @@ func (s *Shard) TryCopy(hash uint64, key, dst []byte) (n int, ok bool) {
 		return size, true
 	}
 	return 0, false
+}
+
+// WarmPayload: see WarmIndex. The record is read without a claim, like in TryCopy:
+// a place that is wrong by now is still a place in the payload.
+func (s *Shard) WarmPayload(id uint32) {
+	h := &s.hot[id]
+	if w := h.word.Load(); stateOf(w) != ready {
+		return
+	}
+	if b := s.payload.Bytes(arena.Off(h.desc.off()), min(int(h.size), 1)); len(b) > 0 {
+		prefetch.Line(&b[0])
+	}
 }

@@ -108,6 +108,25 @@ func (s *Shard) fetchAhead(id uint32) {
 	}
 }
 
+// WarmIndex, WarmRecord and WarmPayload begin to load what a lookup will touch,
+// one step after the other: the index bucket, the record that it names (which
+// WarmRecord returns, 0 if none), the first line of its bytes. Whoever has several
+// lookups to make calls each for all of them, so that their cache misses overlap.
+// All are hints and may be left out or wrong.
+func (s *Shard) WarmIndex(hash uint64) { prefetch.Word(&s.index.first(hash).head) }
+
+// WarmRecord: see WarmIndex.
+func (s *Shard) WarmRecord(hash uint64) uint32 {
+	fp, b := fingerprint(hash), s.index.first(hash)
+	for i := range b.entries {
+		if e := b.entries[i].Load(); e>>32 == fp && uint32(e) != 0 {
+			prefetch.LineToWrite(&s.hot[uint32(e)].key[0])
+			return uint32(e)
+		}
+	}
+	return 0
+}
+
 // claim claims the word that decides for id and returns its record.
 func (s *Shard) claim(id uint32) (lead uint32, ok bool) {
 	w, ok := s.hot[id].word.claim()

@@ -1,5 +1,7 @@
 package prefetch
 
+import "sync/atomic"
+
 // Line begins to load the cache line of b's first byte. b must not be empty.
 //
 //go:noescape
@@ -11,3 +13,8 @@ func Line(b *byte)
 //
 //go:noescape
 func LineToWrite(b *byte)
+
+// Word is Line for a word.
+//
+//go:noescape
+func Word(w *atomic.Uint64)

@@ -45,6 +45,7 @@ type binaryConn struct {
 	claims    map[uint64]kvcr.View
 	nextClaim uint64
 	subs      map[uint64]*subscription
+	shm       *attachment // nil: no shared memory
 
 	msgs messages
 }
@@ -100,10 +101,15 @@ func (c *binaryConn) abort() {
 		}
 		delete(c.fills, id)
 	}
-	for id, v := range c.claims {
-		v.Release()
-		delete(c.claims, id)
+	if c.shm != nil {
+		c.shm.close(&c.srv.sharing, c.claims)
+		c.shm = nil
+	} else {
+		for _, v := range c.claims {
+			v.Release()
+		}
 	}
+	clear(c.claims)
 	for id, sub := range c.subs {
 		sub.stop()
 		delete(c.subs, id)
@@ -340,21 +346,28 @@ func (c *binaryConn) endFill(s *session) {
 		s.out.text = m.Append(s.out.text, c.id)
 		return
 	}
-	stored, err := true, error(nil)
-	if f.verb == wire.VerbSet {
-		err = f.res.Commit()
-	} else {
-		stored, err = f.res.CommitAbsent()
-	}
+	stored, err := store(f.res, f.verb)
 	if err == nil && stored && f.ttl != 0 {
 		c.srv.ttl.add(s.h, c.namespace, f.key, millis(f.ttl))
 	}
-	if err == nil && !stored && f.verb == wire.VerbSetIfAbsent {
-		m := wire.StatusReply{Status: wire.StatusExists}
-		s.out.text = m.Append(s.out.text, c.id)
+	c.stored(s, c.id, f.verb, stored, err)
+}
+
+// store commits a value by its verb; it is not stored when another one stays.
+func store(res *kvcr.Reservation, verb wire.Verb) (stored bool, err error) {
+	if verb == wire.VerbSet {
+		return true, res.Commit()
+	}
+	return res.CommitAbsent()
+}
+
+// stored answers with how a write ended.
+func (c *binaryConn) stored(s *session, id uint64, verb wire.Verb, stored bool, err error) {
+	if err == nil && !stored && verb == wire.VerbSetIfAbsent {
+		c.reply(s, id, wire.StatusExists)
 		return
 	}
-	c.status(s, c.id, err)
+	c.status(s, id, err)
 }
 
 // status answers with how a request ended.

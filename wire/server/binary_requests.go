@@ -62,10 +62,18 @@ func (c *binaryConn) request(s *session, h wire.Header, payload []byte) error {
 		return c.subscribe(s, h.ID, payload)
 	case wire.TypeCancel:
 		return c.cancel(s, payload)
+	case wire.TypeShmAttach:
+		return c.attach(s, h.ID, payload)
+	case wire.TypeReserve:
+		return c.reserve(s, h.ID, payload)
+	case wire.TypeCommit:
+		return c.commitPlace(s, h.ID, payload)
+	case wire.TypeAbort:
+		return c.abortPlace(s, h.ID, payload)
 	case wire.TypeHello, wire.TypeAuth:
 		return refuse(wire.CodeHandshake, "%s on an open connection", h.Type)
 	default:
-		// Shared memory and hints: not served by this node, which says so.
+		// Hints: not served by this node, which says so.
 		c.reply(s, h.ID, wire.StatusUnsupported)
 	}
 	return nil
@@ -162,14 +170,21 @@ func (c *binaryConn) query(s *session, id uint64) {
 func (c *binaryConn) fetch(s *session, id uint64) {
 	out := &c.msgs.granted
 	out.Claims = out.Claims[:0]
+	limit := maxClaims
+	if c.shm != nil {
+		limit = c.shm.claims
+	}
 	for _, k := range c.msgs.fetch.Keys {
 		g := wire.Claim{Status: wire.StatusMiss, Pool: wire.NoPool}
-		if len(c.claims) >= maxClaims {
+		if len(c.claims) >= limit {
 			g.Status = wire.StatusBusy
 		} else if v, ok := s.h.Get(k); ok {
 			c.nextClaim++
 			c.claims[c.nextClaim] = v
 			g.Status, g.Claim, g.Size = wire.StatusOK, c.nextClaim, uint64(v.Len())
+			if off, ok := v.Offset(); ok && c.shm != nil {
+				g.Pool, g.Offset = payloadPool, uint64(off)
+			}
 		}
 		out.Claims = append(out.Claims, g)
 	}

@@ -16,6 +16,8 @@ const (
 	// lendFrom is the value size from which a hit is written from the arena. Below,
 	// a copy into the answer costs less than another part of a gathering write.
 	lendFrom = 8 << 10
+	// getsAhead is how many pipelined GETs are prepared together.
+	getsAhead = 16
 	// maxArgs of one command. Clients with longer lists split them.
 	maxArgs = 64 << 10
 )
@@ -30,7 +32,8 @@ type respConn struct {
 	id     int64
 	wrong  int // wrong passwords
 
-	set streamedSet
+	gets [][]byte // keys of GETs that were read and not run yet
+	set  streamedSet
 }
 
 // streamedSet is a SET whose value is on its way.
@@ -44,7 +47,7 @@ type streamedSet struct {
 }
 
 func newRESP(s *Server) *respConn {
-	c := &respConn{proto: 2, authed: s.opt.Password == "", id: s.accepted.Load()}
+	c := &respConn{proto: 2, authed: s.opt.Password == "", id: s.accepted.Load(), gets: make([][]byte, 0, getsAhead)}
 	c.limit()
 	return c
 }
@@ -87,7 +90,20 @@ func (c *respConn) feed(s *session, b []byte) (used int, err error) {
 			n, err = c.p.Next(rest, &c.cmd)
 		}
 		if errors.Is(err, resp.ErrShort) {
-			return used, nil
+			return used, c.runGets(s)
+		}
+		if err == nil && c.isGet() {
+			used += n
+			if c.gets = append(c.gets, c.cmd.Args[1]); len(c.gets) == cap(c.gets) {
+				err = c.runGets(s)
+			}
+			if err != nil {
+				return used, err
+			}
+			continue
+		}
+		if e := c.runGets(s); e != nil {
+			return used, e
 		}
 		if err != nil {
 			s.out.text = resp.AppendError(s.out.text, "ERR "+err.Error())
@@ -110,7 +126,38 @@ func (c *respConn) feed(s *session, b []byte) (used int, err error) {
 			return used, err
 		}
 	}
-	return used, nil
+	return used, c.runGets(s)
+}
+
+// isGet reports that the command just read is a plain GET.
+func (c *respConn) isGet() bool {
+	a := c.cmd.Args
+	return !c.set.under && c.authed && len(a) == 2 && len(a[0]) == 3 && a[0][0]|0x20 == 'g' && a[0][1]|0x20 == 'e' && a[0][2]|0x20 == 't'
+}
+
+// runGets runs the GETs that have been read ahead. Pipelined ones come together,
+// so that their cache misses overlap.
+func (c *respConn) runGets(s *session) error {
+	if len(c.gets) == 0 {
+		return nil
+	}
+	s.h.Prefetch(c.gets)
+	var stop error
+	for _, key := range c.gets {
+		s.count(commandGet)
+		if err := c.get(s, key); err != nil {
+			return err
+		}
+		if err := s.mayFlush(); err != nil {
+			if !errors.Is(err, errStop) {
+				return err
+			}
+			stop = err // these have been read: they are run
+		}
+	}
+	clear(c.gets) // the input is not ours
+	c.gets = c.gets[:0]
+	return stop
 }
 
 // beginSet takes memory for a value that is on its way.

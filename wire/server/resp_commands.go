@@ -35,7 +35,7 @@ var respCommands map[string]command
 
 func init() { // refers to functions that refer to it
 	respCommands = map[string]command{
-		"GET":      {2, 2, commandGet, (*respConn).get},
+		"GET":      {2, 2, commandGet, func(c *respConn, s *session, args [][]byte) error { return c.get(s, args[1]) }},
 		"MGET":     {2, -1, commandGet, (*respConn).mget},
 		"GETRANGE": {4, 4, commandGet, (*respConn).getrange},
 		"SUBSTR":   {4, 4, commandGet, (*respConn).getrange},
@@ -103,26 +103,29 @@ func printable(b []byte) string {
 
 func (c *respConn) ok(s *session) { s.out.text = resp.AppendSimple(s.out.text, "OK") }
 
-func (c *respConn) get(s *session, args [][]byte) error {
-	if bad := c.badKeys(s, args[1:]); bad {
-		return nil
+func (c *respConn) get(s *session, key []byte) error {
+	if !c.badKey(s, key) {
+		c.value(s, key)
 	}
-	c.value(s, args[1])
 	return nil
 }
 
 // badKeys answers a command with a key that no block can have.
 func (c *respConn) badKeys(s *session, keys [][]byte) bool {
 	for _, k := range keys {
-		if len(k) == 0 || len(k) > kvcr.MaxKeyBytes {
-			c.reply(s, fmt.Sprintf("ERR key of %d bytes: must be 1 to %d", len(k), kvcr.MaxKeyBytes))
-			return true
-		}
-		if c.reserved(s, k) {
+		if c.badKey(s, k) {
 			return true
 		}
 	}
 	return false
+}
+
+func (c *respConn) badKey(s *session, k []byte) bool {
+	if len(k) == 0 || len(k) > kvcr.MaxKeyBytes {
+		c.reply(s, fmt.Sprintf("ERR key of %d bytes: must be 1 to %d", len(k), kvcr.MaxKeyBytes))
+		return true
+	}
+	return c.reserved(s, k)
 }
 
 // value appends the block of a key, or null.
@@ -299,7 +302,7 @@ func (c *respConn) store(s *session, key []byte, o setOptions, commit func() (bo
 
 // put stores a value that is whole in the command.
 func (c *respConn) put(s *session, key, value []byte, o setOptions) error {
-	if c.badKeys(s, [][]byte{key}) {
+	if c.badKey(s, key) {
 		return errQuit // see fail
 	}
 	to := c.target(s, key)

@@ -56,6 +56,11 @@ type Options struct {
 	// WriteTimeout those that take nothing (default 1 min).
 	HandshakeTimeout, IdleTimeout, WriteTimeout time.Duration
 
+	// StagingCap is how many bytes of memory one client may have to write values
+	// to, default 16 MiB, StagingTotal all of them together, default 256 MiB;
+	// negative: none.
+	StagingCap, StagingTotal int
+
 	Log *slog.Logger // default: discards
 }
 
@@ -68,6 +73,7 @@ func (o *Options) withDefaults() {
 	def(&o.HandshakeTimeout, 10*time.Second)
 	def(&o.IdleTimeout, 5*time.Minute)
 	def(&o.WriteTimeout, time.Minute)
+	o.shmDefaults()
 	if o.Loops == 0 {
 		o.Loops = runtime.GOMAXPROCS(0)
 	}
@@ -115,6 +121,7 @@ type Server struct {
 	commands                            [commandKinds]striped // of slow sessions
 	ttl                                 expiries
 	pairs                               *pairs // nil: none
+	sharing                             sharing
 	incarnation                         uint64
 	maxValue                            map[string]uint64 // by namespace
 
@@ -395,7 +402,7 @@ func (s *Server) watch() {
 			if !ss.ready.Load() {
 				limit = s.opt.HandshakeTimeout
 			}
-			if now-ss.lastSeen.Load() > limit.Nanoseconds() && !ss.busy() {
+			if now-ss.lastSeen.Load() > limit.Nanoseconds() && !ss.busy() && !ss.attached.Load() {
 				s.log.Debug("connection timed out", "conn", ss.name(), "ready", ss.ready.Load())
 				ss.cutOff()
 			}
@@ -500,6 +507,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if e := s.loops.Stop(); e != nil {
 		err = errors.Join(err, fmt.Errorf("server: event loops: %w", e))
 	}
+	s.sharing.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.byLoop {

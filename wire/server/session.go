@@ -54,6 +54,7 @@ type session struct {
 	lastSeen atomic.Int64 // time of the last turn, in coarse ns since the server started
 	ready    atomic.Bool  // the handshake is over, or none is needed
 	slow     atomic.Bool  // left its loop
+	attached atomic.Bool  // has shared memory: may be silent while it reads
 
 	sendMu sync.Mutex // held over what must not be cut by another writer
 

@@ -18,6 +18,9 @@ type Stats struct {
 	Latency             Latency
 	Claims              int64 // blocks lent to answers that the kernel has not taken
 	ExpiriesOutstanding int   // keys with a time to live
+	SharedConns         int   // connections that share memory
+	StagingBytes        int64 // memory that they may write values to
+	HeldForDead         int64 // claims of such connections that have ended, kept until their process has
 }
 
 // CommandCount counts one kind of commands. The kinds are a closed set.
@@ -42,6 +45,7 @@ func (s *Server) Stats() Stats {
 		SlowConns: uint64(s.slowConns.Load()), BytesIn: uint64(s.bytesIn.n.Load()), BytesOut: uint64(s.bytesOut.n.Load()),
 		ExpiriesOutstanding: s.ttl.len(),
 	}
+	st.SharedConns, st.StagingBytes, st.HeldForDead = s.sharing.counts()
 	all := newHistogram()
 	s.mu.Lock()
 	for i := range s.commands {
