@@ -15,7 +15,7 @@ const (
 	streamFrom = 16 << 10
 	// lendFrom is the value size from which a hit is written from the arena. Below,
 	// a copy into the answer costs less than another part of a gathering write.
-	lendFrom = 8 << 10
+	lendFrom = 2 << 10
 	// getsAhead is how many pipelined GETs are prepared together.
 	getsAhead = 16
 	// maxArgs of one command. Clients with longer lists split them.

@@ -137,7 +137,7 @@ type Server struct {
 type loop struct {
 	handles map[string]*kvcr.Handle // by namespace
 	out     outbox                  // of the turn that runs: empty between two
-	iov     [][]byte
+	iov     vectors
 	latency latency
 	// commands by kind; the loop's to write, anyone's to read.
 	commands [commandKinds]atomic.Uint64

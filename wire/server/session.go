@@ -470,25 +470,31 @@ func (s *session) cutOff() {
 
 // write sends an outbox without waiting and returns the bytes that the kernel
 // took.
-func (l *loop) write(fd int, o *outbox) (int, error) {
-	sent := 0
+func (l *loop) write(fd int, o *outbox) (sent int, err error) {
+	defer l.iov.reset()
 	for i := 0; i < len(o.segs); {
-		l.iov = l.iov[:0]
+		l.iov.reset()
 		want := 0
-		for ; i < len(o.segs) && len(l.iov) < maxIOV; i++ {
-			b := o.bytes(&o.segs[i])
-			l.iov = append(l.iov, b)
-			want += len(b)
+		for ; i < len(o.segs) && len(l.iov.iov) < maxIOV; i++ {
+			if b := o.bytes(&o.segs[i]); len(b) > 0 {
+				l.iov.add(b)
+				want += len(b)
+			}
 		}
-		n, err := writev(fd, l.iov)
+		if want == 0 {
+			continue
+		}
+		n, err := l.iov.write(fd)
+		for err == unix.EINTR {
+			n, err = l.iov.write(fd)
+		}
 		if err == unix.EAGAIN {
 			return sent, nil
 		}
 		if err != nil {
 			return sent, os.NewSyscallError("writev", err)
 		}
-		sent += n
-		if n < want {
+		if sent += n; n < want {
 			return sent, nil
 		}
 	}
@@ -497,16 +503,3 @@ func (l *loop) write(fd int, o *outbox) (int, error) {
 
 // maxIOV is the most parts of one writev that Linux takes.
 const maxIOV = 1024
-
-func writev(fd int, iov [][]byte) (n int, err error) {
-	for {
-		if len(iov) == 1 {
-			n, err = unix.Write(fd, iov[0])
-		} else {
-			n, err = unix.Writev(fd, iov)
-		}
-		if err != unix.EINTR {
-			return max(n, 0), err
-		}
-	}
-}
