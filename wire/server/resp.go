@@ -16,8 +16,8 @@ const (
 	// lendFrom is the value size from which a hit is written from the arena. Below,
 	// a copy into the answer costs less than another part of a gathering write.
 	lendFrom = 2 << 10
-	// getsAhead is how many pipelined GETs are prepared together.
-	getsAhead = 16
+	// readAhead is how many pipelined GETs and SETs are prepared together.
+	readAhead = 16
 	// maxArgs of one command. Clients with longer lists split them.
 	maxArgs = 64 << 10
 )
@@ -32,8 +32,15 @@ type respConn struct {
 	id     int64
 	wrong  int // wrong passwords
 
-	gets [][]byte // keys of GETs that were read and not run yet
-	set  streamedSet
+	ahead []ahead // plain GETs and SETs that were read and not run yet
+	keys  [][]byte
+	set   streamedSet
+}
+
+// ahead is a GET, or a SET when it has a value.
+type ahead struct {
+	key, value []byte
+	set        bool
 }
 
 // streamedSet is a SET whose value is on its way.
@@ -47,7 +54,7 @@ type streamedSet struct {
 }
 
 func newRESP(s *Server) *respConn {
-	c := &respConn{proto: 2, authed: s.opt.Password == "", id: s.accepted.Load(), gets: make([][]byte, 0, getsAhead)}
+	c := &respConn{proto: 2, authed: s.opt.Password == "", id: s.accepted.Load(), ahead: make([]ahead, 0, readAhead), keys: make([][]byte, 0, readAhead)}
 	c.limit()
 	return c
 }
@@ -90,19 +97,19 @@ func (c *respConn) feed(s *session, b []byte) (used int, err error) {
 			n, err = c.p.Next(rest, &c.cmd)
 		}
 		if errors.Is(err, resp.ErrShort) {
-			return used, c.runGets(s)
+			return used, c.runAhead(s)
 		}
-		if err == nil && c.isGet() {
+		if err == nil && c.readOn() {
 			used += n
-			if c.gets = append(c.gets, c.cmd.Args[1]); len(c.gets) == cap(c.gets) {
-				err = c.runGets(s)
+			if len(c.ahead) == readAhead {
+				err = c.runAhead(s)
 			}
 			if err != nil {
 				return used, err
 			}
 			continue
 		}
-		if e := c.runGets(s); e != nil {
+		if e := c.runAhead(s); e != nil {
 			return used, e
 		}
 		if err != nil {
@@ -126,37 +133,62 @@ func (c *respConn) feed(s *session, b []byte) (used int, err error) {
 			return used, err
 		}
 	}
-	return used, c.runGets(s)
+	return used, c.runAhead(s)
 }
 
-// isGet reports that the command just read is a plain GET.
-func (c *respConn) isGet() bool {
+// readOn notes the command just read if it is a plain GET or SET, to be run with
+// those that follow.
+func (c *respConn) readOn() bool {
 	a := c.cmd.Args
-	return !c.set.under && c.authed && len(a) == 2 && len(a[0]) == 3 && a[0][0]|0x20 == 'g' && a[0][1]|0x20 == 'e' && a[0][2]|0x20 == 't'
+	if c.set.under || c.cmd.Streaming || !c.authed || len(a) < 2 || len(a) > 3 || len(a[0]) != 3 || a[0][1]|0x20 != 'e' || a[0][2]|0x20 != 't' {
+		return false
+	}
+	switch {
+	case a[0][0]|0x20 == 'g' && len(a) == 2:
+		c.ahead = append(c.ahead, ahead{key: a[1]})
+	case a[0][0]|0x20 == 's' && len(a) == 3:
+		c.ahead = append(c.ahead, ahead{a[1], a[2], true})
+	default:
+		return false
+	}
+	return true
 }
 
-// runGets runs the GETs that have been read ahead. Pipelined ones come together,
-// so that their cache misses overlap.
-func (c *respConn) runGets(s *session) error {
-	if len(c.gets) == 0 {
+// runAhead runs what has been read ahead, in order. Pipelined commands come
+// together, so that their cache misses overlap.
+func (c *respConn) runAhead(s *session) error {
+	if len(c.ahead) == 0 {
 		return nil
 	}
-	s.h.Prefetch(c.gets)
+	for i := range c.ahead {
+		c.keys = append(c.keys, c.ahead[i].key)
+	}
+	s.h.Prefetch(c.keys)
+	defer func() { // the input is not ours
+		clear(c.ahead)
+		clear(c.keys)
+		c.ahead, c.keys = c.ahead[:0], c.keys[:0]
+	}()
 	var stop error
-	for _, key := range c.gets {
-		s.count(commandGet)
-		if err := c.get(s, key); err != nil {
+	for i := range c.ahead {
+		a := &c.ahead[i]
+		var err error
+		if a.set {
+			s.count(commandSet)
+			err = c.put(s, a.key, a.value, setOptions{})
+		} else {
+			s.count(commandGet)
+			err = c.get(s, a.key)
+		}
+		if err == nil {
+			err = s.mayFlush()
+		}
+		if errors.Is(err, errStop) {
+			stop = err // what has been read is run
+		} else if err != nil {
 			return err
 		}
-		if err := s.mayFlush(); err != nil {
-			if !errors.Is(err, errStop) {
-				return err
-			}
-			stop = err // these have been read: they are run
-		}
 	}
-	clear(c.gets) // the input is not ours
-	c.gets = c.gets[:0]
 	return stop
 }
 

@@ -246,7 +246,7 @@ func TestSlowReader(t *testing.T) {
 		ss.mu.Lock()
 		// One turn may go over the cap by the GETs it has read ahead, and those are
 		// claims, not memory.
-		if ss.queued > 1<<20+flushAt+(getsAhead+1)<<20 {
+		if ss.queued > 1<<20+flushAt+(readAhead+1)<<20 {
 			t.Errorf("%d bytes wait for one connection", ss.queued)
 		}
 		ss.mu.Unlock()
