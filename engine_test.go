@@ -932,3 +932,25 @@ func TestCommitAbsent(t *testing.T) {
 		t.Errorf("%q, %t", b, ok)
 	}
 }
+
+// A reservation handed on belongs to the other handle.
+func TestReservationAttach(t *testing.T) {
+	e := open(t, Config{Capacity: 4 << 20, Shards: 1, Namespaces: []Namespace{{Name: "a", MaxBlocks: 64}, {Name: "b", MaxBlocks: 64}}})
+	first, second, foreign := handleIn(t, e, "a"), handleIn(t, e, "a"), handleIn(t, e, "b")
+	r, err := first.Reserve([]byte("k"), 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	isErr(t, "another namespace's handle", r.Attach(foreign), ErrNamespace)
+	if err := r.Attach(second); err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	copy(r.Bytes(), "hello")
+	if err := r.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if b, ok := second.AppendTo(nil, []byte("k")); !ok || string(b) != "hello" {
+		t.Errorf("%q, %t", b, ok)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -148,7 +149,7 @@ func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin strin
 			}
 		}
 	}
-	return o.rounds(ctx, func(round int) error {
+	err = o.rounds(ctx, func(round int) error {
 		for _, r := range rows {
 			out := rep.result(Result{Suite: "node", Name: r.op, Params: []Param{{"proto", r.proto}, {"net", r.net}, {"size", r.size}, {"pipeline", r.pipeline}, {"pin", pin}}, Unit: "ops/s", Better: Higher, Bar: r.bar})
 			for _, impl := range r.impls {
@@ -178,6 +179,124 @@ func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin strin
 		}
 		return nil
 	})
+	if err != nil || size != 64 {
+		return err
+	}
+	if err := measureHalfLoad(ctx, o, rep, pin, keys, servers); err != nil {
+		return err
+	}
+	return measureIdle(o, rep, pin, servers[ours])
+}
+
+// measureHalfLoad sends half of what Redis took at its peak, at fixed times
+// whatever the server does, and reports what the slowest thousandth waited.
+func measureHalfLoad(ctx context.Context, o NodeOptions, rep *Report, pin string, keys int, servers map[string]*process) error {
+	if servers[implRedis] == nil || !o.wants("get-p999-half-load") {
+		return nil
+	}
+	peak := math.NaN()
+	for _, r := range rep.Results {
+		if s := r.find(implRedis); s != nil && r.Name == "get" && fmt.Sprint(r.Params) == fmt.Sprint([]Param{{"proto", "resp"}, {"net", "tcp"}, {"size", 64}, {"pipeline", 1}, {"pin", pin}}) {
+			peak = s.Median()
+		}
+	}
+	if math.IsNaN(peak) {
+		return nil
+	}
+	out := rep.result(Result{Suite: "node", Name: "get-p999-half-load", Params: []Param{{"size", 64}, {"pin", pin}}, Unit: "us", Better: Lower, Bar: Bar{Times: 1}})
+	return o.rounds(ctx, func(round int) error {
+		for _, impl := range []string{ours, implRedis} {
+			p := servers[impl]
+			o.Progress(fmt.Sprintf("p99.9 at %.0f gets a second, pin %s, round %d of %d: %s", peak/2, pin, round+1, o.Runs, impl))
+			spec := load.Spec{Network: "tcp", Addr: p.addr("tcp", "resp"), Proto: "resp", Op: "get", Size: 64, Keys: keys, Conns: nodeConns, Pipeline: 1, Rate: peak / 2, Duration: max(4*o.span(), time.Second), CPU: -1}
+			if pin == "one-core" {
+				spec.CPU = cpuAt(1)
+			}
+			res, err := generate(ctx, o, spec)
+			if err != nil {
+				return fmt.Errorf("%s: %w", impl, err)
+			}
+			s := out.series(impl)
+			s.Rival = impl != ours
+			s.Runs = append(s.Runs, float64(res.P999.Microseconds()))
+			s.Note = fmt.Sprintf("p50 %v, p99 %v, %d of %.0f sent late", res.P50.Round(time.Microsecond), res.P99.Round(time.Microsecond), res.BacklogAtTheEnd, peak/2*spec.Duration.Seconds())
+		}
+		return nil
+	})
+}
+
+// measureIdle reports what an idle connection costs the node in memory of its own.
+func measureIdle(o NodeOptions, rep *Report, pin string, p *process) error {
+	if p == nil || !o.wants("idle-conn") {
+		return nil
+	}
+	const conns = 2000
+	o.Progress("memory of idle connections")
+	out := rep.result(Result{Suite: "node", Name: "idle-conn", Params: []Param{{"conns", conns}, {"pin", pin}}, Unit: "bytes/conn", Better: Lower, Bar: Bar{Limit: 8 << 10, HasLimit: true}})
+	warm, err := idleConns(p, 100)
+	if err != nil {
+		return err
+	}
+	defer closeAll(warm)
+	before, err := anonymous(p.cmd.Process.Pid)
+	if err != nil {
+		return err
+	}
+	idle, err := idleConns(p, conns)
+	if err != nil {
+		return err
+	}
+	defer closeAll(idle)
+	time.Sleep(time.Second)
+	after, err := anonymous(p.cmd.Process.Pid)
+	if err != nil {
+		return err
+	}
+	s := out.series(ours)
+	s.Runs = append(s.Runs, float64(after-before)/conns)
+	return nil
+}
+
+// idleConns opens connections that have asked for one thing.
+func idleConns(p *process, n int) (conns []net.Conn, err error) {
+	for range n {
+		c, err := net.Dial("tcp", p.addr("tcp", "resp"))
+		if err != nil {
+			closeAll(conns)
+			return nil, err
+		}
+		conns = append(conns, c)
+		if _, err := io.WriteString(c, "PING\r\n"); err != nil {
+			closeAll(conns)
+			return nil, err
+		}
+		if _, err := io.ReadFull(c, make([]byte, len("+PONG\r\n"))); err != nil {
+			closeAll(conns)
+			return nil, err
+		}
+	}
+	return conns, nil
+}
+
+func closeAll(conns []net.Conn) {
+	for _, c := range conns {
+		c.Close()
+	}
+}
+
+// anonymous is the process's resident anonymous memory in bytes.
+func anonymous(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for _, line := range strings.Split(string(b), "\n") {
+		if v, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
+			return kb << 10, err
+		}
+	}
+	return 0, fmt.Errorf("/proc/%d/status has no RssAnon", pid)
 }
 
 func serverOf(impl string) string {

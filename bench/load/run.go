@@ -445,7 +445,7 @@ func (r *runner) run() error {
 	}
 	r.res.Seconds = time.Since(begin).Seconds()
 	if open {
-		r.res.BacklogAtTheEnd = int(r.spec.Rate*r.spec.Duration.Seconds()) - sent
+		r.res.BacklogAtTheEnd = max(0, int(r.spec.Rate*r.spec.Duration.Seconds())-sent)
 	}
 	return nil
 }

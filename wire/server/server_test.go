@@ -339,3 +339,34 @@ func TestExpiry(t *testing.T) {
 		ask(t, c, cmd("EXISTS", "l"), ":1\r\n")
 	}
 }
+
+// Commands that arrive together run in their order, whatever is read ahead.
+func TestPipelineOrder(t *testing.T) {
+	s := start(t, nil)
+	c := dial(t, s)
+	var request, want strings.Builder
+	for i := range 200 {
+		v := fmt.Sprint("value ", i)
+		request.WriteString(cmd("SET", "k", v) + cmd("GET", "k"))
+		want.WriteString("+OK\r\n" + bulk(v))
+		switch i % 7 {
+		case 1:
+			request.WriteString(cmd("DEL", "k") + cmd("GET", "k"))
+			want.WriteString(":1\r\n$-1\r\n")
+		case 3:
+			request.WriteString(cmd("SET", "k", "nx", "NX") + cmd("get", "k") + cmd("set", "k", "") + cmd("GET", ""))
+			want.WriteString("$-1\r\n" + bulk(v) + "+OK\r\n-ERR key of 0 bytes: must be 1 to 1024\r\n")
+		case 5:
+			large := strings.Repeat("L", 20000)
+			request.WriteString(cmd("SET", "k", large) + cmd("GET", "k"))
+			want.WriteString("+OK\r\n" + bulk(large))
+		}
+	}
+	ask(t, c, request.String(), want.String())
+	// A SET that cannot be ends the connection, and nothing behind it is run.
+	ask(t, c, cmd("SET", "other", "1")+cmd("SET", "", "x")+cmd("SET", "other", "2"), "+OK\r\n-ERR key of 0 bytes: must be 1 to 1024\r\n")
+	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("afterwards: %v, want the end", err)
+	}
+	ask(t, dial(t, s), cmd("GET", "other"), bulk("1"))
+}
