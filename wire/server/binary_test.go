@@ -2,11 +2,13 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -529,34 +531,84 @@ func TestBinaryPrefixes(t *testing.T) {
 	}
 }
 
-func FuzzBinary(f *testing.F) {
+// FuzzHandshake: whatever comes before the handshake is over, the server says
+// at most CHALLENGE, ERROR or WELCOME, never lets anybody in without the secret,
+// and ends the connection.
+func FuzzHandshake(f *testing.F) {
+	_, addr := fuzzServer(f, func(o *Options) { o.Secret = []byte("sixteen bytes or more") })
+	h := wire.Hello{MinVersion: 1, MaxVersion: 1}
+	f.Add([]byte{})
+	f.Add(h.Append(nil, 0))
+	f.Add((&wire.Auth{}).Append(h.Append(nil, 0), 0))
+	f.Add((&wire.Get{Key: []byte("k")}).Append((&wire.Auth{}).Append(h.Append(nil, 0), 0), 1))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		answer := converse(t, addr, data, len(data)/2)
+		for len(answer) > 0 {
+			h, _, rest, err := wire.Next(answer)
+			if err != nil {
+				t.Fatalf("the server's answer is no frame: %v", err)
+			}
+			if h.Type != wire.TypeChallenge && h.Type != wire.TypeError {
+				t.Fatalf("the server said %v to somebody without the secret", h.Type)
+			}
+			answer = rest
+		}
+	})
+}
+
+// fuzzServer serves a small engine for the whole of a fuzz target.
+func fuzzServer(f *testing.F, edit func(*Options)) (*kvcr.Engine, string) {
 	e, err := kvcr.Open(kvcr.Config{Capacity: 8 << 20, Namespaces: []kvcr.Namespace{{Name: "default", MaxValue: 1 << 20}}})
 	if err != nil {
 		f.Fatal(err)
 	}
-	s, err := Start(Options{Engine: e, Binary: []string{"127.0.0.1:0"}, IdleTimeout: time.Second})
+	opt := Options{Engine: e, Binary: []string{"127.0.0.1:0"}, IdleTimeout: time.Second}
+	if edit != nil {
+		edit(&opt)
+	}
+	s, err := Start(opt)
 	if err != nil {
 		f.Fatal(err)
 	}
+	f.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		s.Shutdown(ctx)
+		e.Close()
+	})
 	_, addrs := s.Addrs()
+	return e, addrs[0].String()
+}
+
+// converse sends data in two parts, ends its side, and returns all that the
+// server says until it closes.
+func converse(t *testing.T, addr string, data []byte, cut int) []byte {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.Write(data[:cut])
+	c.Write(data[cut:])
+	c.(*net.TCPConn).CloseWrite()
+	answer, err := io.ReadAll(c)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal("the server does not close")
+	}
+	return answer
+}
+
+func FuzzBinary(f *testing.F) {
+	e, addr := fuzzServer(f, nil)
 	f.Add([]byte{}, uint8(0))
 	f.Add(appendSet(nil, 1, wire.VerbSet, 0, "key", pattern(300, 1)), uint8(1))
 	f.Add((&wire.Fetch{Keys: [][]byte{[]byte("key")}}).Append((&wire.Get{Key: []byte("key")}).Append(nil, 2), 3), uint8(7))
 	f.Add((&wire.Cancel{Target: 4}).Append((&wire.Subscribe{}).Append(nil, 4), 0), uint8(3))
 	f.Fuzz(func(t *testing.T, data []byte, cut uint8) {
-		c, err := net.Dial("tcp", addrs[0].String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.SetDeadline(time.Now().Add(10 * time.Second))
 		h := wire.Hello{MinVersion: 1, MaxVersion: 1}
 		b := append((&wire.Auth{}).Append(h.Append(nil, 0), 0), data...)
-		n := len(b) * int(cut) / 256
-		c.Write(b[:n])
-		c.Write(b[n:])
-		c.(*net.TCPConn).CloseWrite()
-		io.Copy(io.Discard, c) // until the server has said all and closed
-		c.Close()
+		converse(t, addr, b, len(b)*int(cut)/256)
 		deadline := time.Now().Add(5 * time.Second)
 		for e.Claims() != 0 {
 			if time.Now().After(deadline) {
@@ -565,54 +617,4 @@ func FuzzBinary(f *testing.F) {
 			time.Sleep(time.Millisecond)
 		}
 	})
-}
-
-// A session leaves its loop with a value half received, which then arrives whole.
-func TestBinarySlowReaderWithOpenSet(t *testing.T) {
-	s := startBinary(t, func(o *Options) { o.OutboundCap = 1 << 20; o.Loops = 1 })
-	c := dialBinary(t, s)
-	c.greet(nil, nil)
-	small, large := pattern(200<<10, 3), pattern(3<<20, 4)
-	if st := c.set(1, wire.VerbSet, "small", small); st != wire.StatusOK {
-		t.Fatal(st)
-	}
-	b := appendSet(nil, 2, wire.VerbSet, 0, "large", large)
-	cut := len(b) / 2
-	// The cut is inside a frame: only the value's own bytes may follow it.
-	wrote := make(chan error, 1)
-	go func() {
-		_, err := c.Write(b[:cut])
-		time.Sleep(50 * time.Millisecond)
-		if err == nil {
-			_, err = c.Write(b[cut:])
-		}
-		for id := uint64(10); id < 110 && err == nil; id++ {
-			_, err = c.Write((&wire.Get{Key: []byte("small")}).Append(nil, id))
-		}
-		if err == nil { // another one begins, and its end comes after all answers
-			_, err = c.Write(appendSet(nil, 3, wire.VerbSet, 0, "again", large)[:cut])
-		}
-		wrote <- err
-	}()
-	var st wire.StatusReply
-	c.recv(2, &st)
-	time.Sleep(300 * time.Millisecond) // the answers pile up
-	for id := uint64(10); id < 110; id++ {
-		if got := c.value(id); !bytes.Equal(got, small) {
-			t.Fatalf("request %d has wrong bytes", id)
-		}
-	}
-	if err := <-wrote; err != nil {
-		t.Fatal(err)
-	}
-	c.write(appendSet(nil, 3, wire.VerbSet, 0, "again", large)[cut:])
-	c.recv(3, &st)
-	for _, key := range []string{"large", "again"} {
-		if got, _ := c.get(200, key); !bytes.Equal(got, large) {
-			t.Errorf("%s has wrong bytes", key)
-		}
-	}
-	if n := s.Stats().SlowConns; n != 1 {
-		t.Errorf("%d connections left their loop, want 1", n)
-	}
 }

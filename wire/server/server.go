@@ -10,6 +10,8 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"runtime/pprof"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -189,11 +191,16 @@ func Start(opt Options) (*Server, error) {
 	}
 	for _, l := range s.listeners {
 		s.accepting.Add(1)
-		go s.accept(l)
+		go withRole("accept", func() { s.accept(l) })
 	}
 	s.accepting.Add(1)
-	go s.watch()
+	go withRole("timeouts", s.watch)
 	return s, nil
+}
+
+// withRole runs f with a label that profiles show.
+func withRole(role string, f func()) {
+	pprof.Do(context.Background(), pprof.Labels("role", role), func(context.Context) { f() })
 }
 
 func (s *Server) listen() error {
@@ -414,7 +421,8 @@ func (s *Server) watch() {
 // tick is the grain of timeouts.
 const tick = 250 * time.Millisecond
 
-// loopOf returns what an event loop owns, made at its first connection.
+// loopOf returns what an event loop owns, made at its first connection. It is
+// called on the loop.
 func (s *Server) loopOf(el gnet.EventLoop) *loop {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -422,6 +430,8 @@ func (s *Server) loopOf(el gnet.EventLoop) *loop {
 	if l == nil {
 		l = &loop{handles: map[string]*kvcr.Handle{}}
 		s.byLoop[el] = l
+		// gnet starts its goroutines itself; this one is the loop's.
+		pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("role", "event-loop", "loop", strconv.Itoa(len(s.byLoop)-1))))
 	}
 	return l
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime/pprof"
 	"strings"
 	"testing"
 	"time"
@@ -369,4 +370,36 @@ func TestPipelineOrder(t *testing.T) {
 		t.Errorf("afterwards: %v, want the end", err)
 	}
 	ask(t, dial(t, s), cmd("GET", "other"), bulk("1"))
+}
+
+// Profiles tell what a goroutine is for.
+func TestGoroutinesHaveRoles(t *testing.T) {
+	s := start(t, nil)
+	c := dial(t, s)
+	ask(t, c, cmd("SET", "k", strings.Repeat("v", 8<<20)), "+OK\r\n")
+	for range 20 { // more than the kernel takes
+		if _, err := c.Write([]byte(cmd("GET", "k"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{`"role":"accept"`, `"role":"timeouts"`, `"role":"event-loop"`, `"loop":"0"`, `"role":"writer"`, `"role":"owner"`, `"shard":"default/0"`}
+	for range 100 {
+		var b bytes.Buffer
+		if err := pprof.Lookup("goroutine").WriteTo(&b, 1); err != nil {
+			t.Fatal(err)
+		}
+		missing := ""
+		for _, w := range want {
+			if !strings.Contains(b.String(), w) {
+				missing = w
+			}
+		}
+		if missing == "" {
+			return
+		}
+		if time.Sleep(20 * time.Millisecond); s.Draining() {
+			t.Fatal(missing)
+		}
+	}
+	t.Error("not every role shows in the profile of goroutines")
 }

@@ -170,7 +170,7 @@ func (s *session) startWriter() error {
 	}
 	s.writing = true
 	s.srv.work.Add(1)
-	go s.write()
+	go withRole("writer", s.write)
 	return nil
 }
 
