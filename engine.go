@@ -61,6 +61,7 @@ type namespace struct {
 	shift    uint // the hash's top bits choose the part
 	unmapped atomic.Bool
 	maxBlock int // bytes of the largest value or piece
+	share    sharing
 }
 
 // part is one shard with its way back to the engine.

@@ -68,6 +68,9 @@ func (m *ShmPools) Parse(payload []byte) error {
 // Type is TypeShmPools.
 func (*ShmPools) Type() Type { return TypeShmPools }
 
+// StagingPool is the number of the staging memory in Reservation.
+const StagingPool = NoPool - 1
+
 // Reserve asks for shared memory to write a value into. The answer is Reservation.
 type Reserve struct {
 	Key  []byte

@@ -26,6 +26,9 @@ const (
 	opHint
 	opDiscardHint
 	opSubscribe
+	opReserve
+	opCommit
+	opAbort
 	opEnd
 )
 
@@ -50,6 +53,9 @@ var ops = [opEnd]struct {
 	opHint:        {"hint", wire.TypeHintResults, false},
 	opDiscardHint: {"discard hint", wire.TypeStatus, false},
 	opSubscribe:   {"subscribe", wire.TypeEvents, false},
+	opReserve:     {"reserve", wire.TypeReservation, false},
+	opCommit:      {"commit", wire.TypeStatus, false},
+	opAbort:       {"abort", wire.TypeStatus, false},
 }
 
 func (o op) name() string { return ops[o].name }
@@ -70,6 +76,7 @@ type call struct {
 	epoch  uint64
 	seq    uint64
 	src    []byte // value of a SET, body of a HINT
+	shm    shmCall
 
 	// Guarded by conn.mu.
 	id     uint64
@@ -115,7 +122,9 @@ var (
 	claimsTombstone = new(call)
 )
 
-func isTombstone(k *call) bool { return k == tombstone || k == claimsTombstone }
+func isTombstone(k *call) bool {
+	return k == tombstone || k == claimsTombstone || k == placeTombstone
+}
 
 // copyMax is the longest value that is copied behind its SET, so that it shares a
 // system call with others. Longer ones are sent from where they are.
@@ -195,6 +204,8 @@ func (k *call) append(dst []byte, l *limits) []byte {
 	case opSubscribe:
 		m := wire.Subscribe{FromEpoch: k.epoch, FromSequence: k.seq}
 		return m.Append(dst, k.id)
+	case opReserve, opCommit, opAbort:
+		return k.appendShm(dst)
 	}
 	panic("client: no request of this kind")
 }
@@ -256,6 +267,10 @@ func (k *call) parse(t wire.Type, payload []byte) error {
 			return err
 		}
 		n, want = len(k.granted.Claims), len(k.keys)
+	case wire.TypeReservation:
+		if err := k.shm.place.Parse(payload); err != nil {
+			return err
+		}
 	case wire.TypeHintResults, wire.TypeStatsReply:
 		k.body = bytes.Clone(payload) // both are all body
 	}

@@ -12,8 +12,8 @@ import (
 //
 // Keys, values and buffers that are passed to a call are the caller's again when
 // the call has returned, however it ended. A call may be given up by its context
-// at any time; what it asked for may have happened all the same, see
-// Error.MayHaveRun.
+// at any time; what it asked for may have happened all the same, or may happen
+// yet, even after a later call has returned: see Error.MayHaveRun.
 //
 // A connection that is lost fails its calls and is made again at the next one,
 // after a pause when attempts fail. Calls that change nothing (Get, GetInto,
@@ -80,7 +80,11 @@ func (cl *Client) spawn(f func()) bool {
 	if cl.closed {
 		return false
 	}
-	cl.work.Go(f)
+	cl.work.Add(1)
+	go func() {
+		defer cl.work.Done()
+		f()
+	}()
 	return true
 }
 

@@ -74,8 +74,8 @@ type conn struct {
 	writing bool
 	dead    *Error // why the connection is over
 	bye     *Error // why it will be: the node takes no more requests
-	// granted are the claims of this connection: our number to the node's.
-	granted map[uint64]uint64
+	// claims are those of this connection: our number to the node's.
+	claims map[uint64]uint64
 	// quietSince is when the first call gave up since bytes came last, at the
 	// quietMark-th read. Zero: none has.
 	quietSince time.Time
@@ -96,7 +96,7 @@ func newConn(cl *Client, nc net.Conn, raw syscall.RawConn, lim limits) *conn {
 	c := &conn{
 		cl: cl, nc: nc, raw: raw, lim: lim,
 		slots: make(chan struct{}, lim.inFlight), gone: make(chan struct{}),
-		in: make([]byte, readBuffer), calls: map[uint64]*call{}, granted: map[uint64]uint64{},
+		in: make([]byte, readBuffer), calls: map[uint64]*call{}, claims: map[uint64]uint64{},
 	}
 	c.readFn, c.writeFn = c.readReady, c.writeReady
 	c.ok.Store(true)
@@ -164,6 +164,9 @@ func (c *conn) start(k *call) bool {
 	if mine {
 		if crowd {
 			// Others are about to send, most likely: let them add their frames.
+			// Measured, ns for a GET of 128 bytes, with 1 and with 64 callers on two
+			// cores: 8400 and 1150; without this 8800 and 2450; with a goroutine
+			// that writes, which yields, 9600 and 1250.
 			runtime.Gosched()
 		}
 		c.push()
@@ -322,6 +325,9 @@ func (c *conn) abandon(k *call) bool {
 	if k.op == opFetch {
 		c.calls[k.id] = claimsTombstone
 	}
+	if k.op == opReserve {
+		c.calls[k.id] = placeTombstone
+	}
 	c.ended(k)
 	if n := c.reads.Load(); c.quietSince.IsZero() || n != c.quietMark {
 		c.quietSince, c.quietMark = time.Now(), n
@@ -374,7 +380,7 @@ func (c *conn) fail(why *Error) {
 			k.handed = c.wasHanded(k)
 		}
 	}
-	c.calls, c.bulk, c.buf, c.granted = nil, nil, nil, nil
+	c.calls, c.bulk, c.buf, c.claims = nil, nil, nil, nil
 	c.live = 0
 	c.load.Store(0)
 	c.mu.Unlock()

@@ -93,15 +93,16 @@ func backoff(failures int, limit time.Duration) time.Duration {
 	return d/2 + mathrand.N(d/2+1)
 }
 
-// open connects, shakes hands and starts the connection.
-func (cl *Client) open(ctx context.Context) (*conn, *Error) {
+// open connects, shakes hands, does what else there is to do before the connection
+// is read from, and starts it.
+func (cl *Client) open(ctx context.Context, prepare ...func(net.Conn) error) (*conn, *Error) {
 	fail := func(err error) (*conn, *Error) {
 		e := new(Error)
 		if !errors.As(err, &e) {
 			e = &Error{Err: ErrLost, Cause: err}
 		}
 		switch {
-		case cl.ctx.Err() != nil:
+		case cl.ctx.Err() != nil || errors.Is(err, ErrClosed):
 			e = &Error{Err: ErrClosed}
 		case ctx.Err() != nil:
 			e = &Error{Err: ended(ctx), Cause: err}
@@ -124,6 +125,9 @@ func (cl *Client) open(ctx context.Context) (*conn, *Error) {
 	}
 	stop := context.AfterFunc(late, func() { nc.SetDeadline(time.Unix(1, 0)) })
 	lim, err := handshake(nc, &cl.opt)
+	for i := 0; err == nil && i < len(prepare); i++ {
+		err = prepare[i](nc)
+	}
 	if err == nil && !stop() {
 		err = late.Err()
 	}

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -150,7 +151,7 @@ func (cl *Client) Deliver(ctx context.Context, claim wire.Claim, dst []byte) ([]
 	k := cl.call(opDeliver)
 	defer cl.end(k)
 	k.dst = dst[:0]
-	c, theirs := cl.granted(claim)
+	c, theirs := cl.granted(claim, false)
 	if c == nil {
 		return dst[:0], cl.where(&Error{Err: ErrReleased}, k)
 	}
@@ -166,35 +167,42 @@ func (cl *Client) Deliver(ctx context.Context, claim wire.Claim, dst []byte) ([]
 // released all the same. A claim is not released when the context ends before the
 // request is on its way: pass one that lives.
 func (cl *Client) Release(ctx context.Context, claims ...wire.Claim) error {
+	type lot struct {
+		c    *conn
+		k    *call
+		ours []uint64
+	}
 	var errs []error
-	lots := map[*conn]*call{}
+	var lots []lot
 	gone := false
 	for _, claim := range claims {
 		if claim.Status != wire.StatusOK {
 			continue
 		}
-		c, theirs := cl.granted(claim)
+		c, theirs := cl.granted(claim, true)
 		if c == nil {
 			gone = true
 			continue
 		}
-		k := lots[c]
-		if k == nil {
-			k = cl.call(opRelease)
-			lots[c] = k
+		i := slices.IndexFunc(lots, func(l lot) bool { return l.c == c && len(l.ours) < wire.MaxList })
+		if i < 0 {
+			i = len(lots)
+			lots = append(lots, lot{c: c, k: cl.call(opRelease)})
 		}
-		k.claims, k.ours = append(k.claims, theirs), append(k.ours, claim.Claim)
+		l := &lots[i]
+		l.k.claims, l.ours = append(l.k.claims, theirs), append(l.ours, claim.Claim)
 	}
-	for c, k := range lots {
-		err := cl.do(ctx, k, c)
+	for _, l := range lots {
+		err := cl.do(ctx, l.k, l.c)
+		if l.k.id == 0 {
+			l.c.regrant(l.ours, l.k.claims)
+		}
 		if errors.Is(err, ErrLost) {
-			err = nil // and so are the claims
+			err = nil // the claims ended with their connection
 		}
-		for _, s := range k.statuses.Statuses {
-			gone = gone || s == wire.StatusReleased
-		}
+		gone = gone || slices.Contains(l.k.statuses.Statuses, wire.StatusReleased)
 		errs = append(errs, err)
-		cl.end(k)
+		cl.end(l.k)
 	}
 	if gone {
 		errs = append(errs, &Error{Op: opRelease.name(), Addr: cl.opt.Addr, Err: ErrReleased})
@@ -203,12 +211,15 @@ func (cl *Client) Release(ctx context.Context, claims ...wire.Claim) error {
 }
 
 // granted returns the connection of a claim and the node's number for it, nil if
-// there is none any more.
-func (cl *Client) granted(claim wire.Claim) (*conn, uint64) {
+// there is none any more. take: nobody else may have it from now on.
+func (cl *Client) granted(claim wire.Claim, take bool) (*conn, uint64) {
 	for i := range cl.slots {
 		if c := cl.slots[i].conn.Load(); c != nil {
 			c.mu.Lock()
-			theirs, ok := c.granted[claim.Claim]
+			theirs, ok := c.claims[claim.Claim]
+			if take {
+				delete(c.claims, claim.Claim)
+			}
 			c.mu.Unlock()
 			if ok {
 				return c, theirs
@@ -216,6 +227,18 @@ func (cl *Client) granted(claim wire.Claim) (*conn, uint64) {
 		}
 	}
 	return nil, 0
+}
+
+// regrant gives claims back that were taken for a RELEASE that was not sent.
+func (c *conn) regrant(ours, theirs []uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead != nil {
+		return
+	}
+	for i := range ours {
+		c.claims[ours[i]] = theirs[i]
+	}
 }
 
 // Stats returns the node's counters as JSON.

@@ -176,6 +176,9 @@ func (c *conn) finish(h wire.Header, payload []byte) (kick bool, err error) {
 		if k == claimsTombstone && h.Type == wire.TypeClaims {
 			return c.giveBack(payload)
 		}
+		if k == placeTombstone && h.Type == wire.TypeReservation {
+			return c.giveBackPlace(payload)
+		}
 		<-c.slots
 		return false, nil
 	}
@@ -187,7 +190,7 @@ func (c *conn) finish(h wire.Header, payload []byte) (kick bool, err error) {
 	for i := range k.granted.Claims {
 		if g := &k.granted.Claims[i]; g.Status == wire.StatusOK {
 			ours := c.cl.lastClaim.Add(1)
-			c.granted[ours] = g.Claim
+			c.claims[ours] = g.Claim
 			g.Claim = ours
 		}
 	}

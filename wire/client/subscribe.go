@@ -67,6 +67,7 @@ func (s *Subscription) Next(ctx context.Context) (wire.Events, error) {
 		err = &Error{Err: ErrLost}
 	}
 	s.err = s.c.cl.where(err, s.k)
+	s.c.fail(err)
 	return s.Next(ctx) // what came before the end
 }
 

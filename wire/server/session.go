@@ -369,7 +369,7 @@ func (s *session) read(left []byte) ([]byte, error) {
 	}
 	s.mu.Lock()
 	conn, dead := s.conn, s.dead
-	if !dead { // one that was cut off keeps its deadline
+	if !dead && !s.attached.Load() { // one that was cut off keeps its deadline
 		conn.SetReadDeadline(time.Now().Add(s.srv.opt.IdleTimeout))
 	}
 	s.mu.Unlock()

@@ -300,7 +300,7 @@ func (c *binaryConn) commitPlace(s *session, id uint64, payload []byte) error {
 		return nil
 	}
 	defer c.shm.end(m.Reservation, p)
-	s.srv.commands[commandSet].add(1)
+	s.count(commandSet)
 	res, err := s.h.Reserve(p.key, int(p.size))
 	if err != nil {
 		c.status(s, id, err)
