@@ -161,7 +161,7 @@ func (s source) Server() web.ServerStats {
 		Latency: web.LatencySnapshot{P50: st.Latency.P50.Seconds(), P99: st.Latency.P99.Seconds(), P999: st.Latency.P999.Seconds(), Max: st.Latency.Max.Seconds(), Count: st.Latency.Count},
 	}
 	for _, c := range st.Commands {
-		out.Commands = append(out.Commands, web.CommandStats{Name: c.Name, Calls: c.Count})
+		out.Commands = append(out.Commands, web.CommandStats{Name: c.Name, Calls: c.Count, Errors: c.Errors})
 	}
 	return out
 }

@@ -373,6 +373,9 @@ func (c *binaryConn) stored(s *session, id uint64, verb wire.Verb, stored bool, 
 // status answers with how a request ended.
 func (c *binaryConn) status(s *session, id uint64, err error) {
 	st, detail := statusOf(err)
+	if err != nil {
+		s.failed()
+	}
 	m := wire.StatusReply{Status: st, Detail: detail}
 	s.out.text = m.Append(s.out.text, id)
 }

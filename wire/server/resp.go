@@ -229,7 +229,7 @@ func (c *respConn) endSet(s *session) error {
 	opt, err := parseSetOptions(c.cmd.Args)
 	if err != nil {
 		set.res.Abort()
-		s.out.text = resp.AppendError(s.out.text, err.Error())
+		c.reply(s, err.Error())
 		return nil
 	}
 	return c.store(s, set.key, opt, func() (bool, error) {
@@ -243,6 +243,7 @@ func (c *respConn) endSet(s *session) error {
 // fail answers a command that could not be done, and ends the session: clients
 // that read answers of a fixed length would be out of step from here on.
 func (c *respConn) fail(s *session, err error) error {
+	s.failed()
 	s.out.text = resp.AppendError(s.out.text, errorText(err))
 	return errQuit
 }

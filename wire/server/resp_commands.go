@@ -70,6 +70,10 @@ func (c *respConn) run(s *session) error {
 	var buf [16]byte
 	name := resp.Fold(buf[:], args[0])
 	cmd, ok := respCommands[string(name)]
+	s.command = commandOther
+	if ok {
+		s.count(cmd.kind)
+	}
 	switch {
 	case string(name) == "POST" || string(name) == "HOST:":
 		// A web page talks to us through its reader's browser.
@@ -81,14 +85,16 @@ func (c *respConn) run(s *session) error {
 	case len(args) < cmd.min || cmd.max >= 0 && len(args) > cmd.max:
 		c.reply(s, fmt.Sprintf("ERR wrong number of arguments for '%s' command", strings.ToLower(string(name))))
 	default:
-		s.count(cmd.kind)
 		return cmd.run(c, s, args)
 	}
 	return nil
 }
 
 // reply answers with an error that leaves the connection as it is.
-func (c *respConn) reply(s *session, text string) { s.out.text = resp.AppendError(s.out.text, text) }
+func (c *respConn) reply(s *session, text string) {
+	s.failed()
+	s.out.text = resp.AppendError(s.out.text, text)
+}
 
 // printable is the beginning of what a client sent, fit for an answer.
 func printable(b []byte) string {

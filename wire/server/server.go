@@ -120,7 +120,7 @@ type Server struct {
 	clock                               atomic.Int64
 	conns, accepted, refused, slowConns atomic.Int64
 	bytesIn, bytesOut                   striped
-	commands                            [commandKinds]striped // of slow sessions
+	commands, errors                    [commandKinds]striped // of slow sessions
 	ttl                                 expiries
 	pairs                               *pairs // nil: none
 	sharing                             sharing
@@ -141,8 +141,8 @@ type loop struct {
 	out     outbox                  // of the turn that runs: empty between two
 	iov     vectors
 	latency latency
-	// commands by kind; the loop's to write, anyone's to read.
-	commands [commandKinds]atomic.Uint64
+	// commands and their errors by kind; the loop's to write, anyone's to read.
+	commands, errors [commandKinds]atomic.Uint64
 }
 
 // listener is one address.

@@ -403,3 +403,16 @@ func TestGoroutinesHaveRoles(t *testing.T) {
 	}
 	t.Error("not every role shows in the profile of goroutines")
 }
+
+// Commands and the errors they end in are counted by kind.
+func TestCounts(t *testing.T) {
+	s := start(t, nil)
+	c := dial(t, s)
+	ask(t, c, cmd("SET", "k", "v")+cmd("GET", "k")+cmd("GET", "none")+cmd("GET", ""), "+OK\r\n"+bulk("v")+"$-1\r\n-ERR key of 0 bytes: must be 1 to 1024\r\n")
+	ask(t, c, cmd("NONSENSE"), "-ERR unknown command 'NONSENSE'\r\n")
+	ask(t, c, cmd("EXISTS"), "-ERR wrong number of arguments for 'exists' command\r\n")
+	ask(t, c, cmd("DEL", "k"), ":1\r\n")
+	if got, want := fmt.Sprint(s.Stats().Commands), "[{get 3 1} {set 1 0} {del 1 0} {exists 1 1} {other 0 1}]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

@@ -46,6 +46,7 @@ type session struct {
 	proto     protocol
 	out       *outbox      // of the turn that runs: the loop's, or a slow session's own
 	h         *kvcr.Handle // of the turn that runs
+	command   int          // kind of the command that runs
 
 	loop *loop
 	gc   gnet.Conn
@@ -298,12 +299,22 @@ func (s *session) timed() (net.Conn, error) {
 	return s.conn, s.conn.SetWriteDeadline(time.Now().Add(s.srv.opt.WriteTimeout))
 }
 
-// count counts a command.
+// count counts a command, and makes it the one whose errors failed counts.
 func (s *session) count(kind int) {
+	s.command = kind
 	if s.slow.Load() {
 		s.srv.commands[kind].add(1)
 	} else {
 		own.Add64(&s.loop.commands[kind], 1)
+	}
+}
+
+// failed counts an error that the command was answered with.
+func (s *session) failed() {
+	if s.slow.Load() {
+		s.srv.errors[s.command].add(1)
+	} else {
+		own.Add64(&s.loop.errors[s.command], 1)
 	}
 }
 

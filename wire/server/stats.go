@@ -25,8 +25,9 @@ type Stats struct {
 
 // CommandCount counts one kind of commands. The kinds are a closed set.
 type CommandCount struct {
-	Name  string
-	Count uint64
+	Name   string
+	Count  uint64
+	Errors uint64 // answered with an error; a miss is none
 }
 
 // Latency is how long the server takes from reading a batch of pipelined
@@ -49,11 +50,12 @@ func (s *Server) Stats() Stats {
 	all := newHistogram()
 	s.mu.Lock()
 	for i := range s.commands {
-		n := uint64(s.commands[i].n.Load())
+		n, failed := uint64(s.commands[i].n.Load()), uint64(s.errors[i].n.Load())
 		for _, l := range s.byLoop {
 			n += l.commands[i].Load()
+			failed += l.errors[i].Load()
 		}
-		st.Commands = append(st.Commands, CommandCount{commandNames[i], n})
+		st.Commands = append(st.Commands, CommandCount{commandNames[i], n, failed})
 	}
 	for ss := range s.sessions {
 		st.Claims += ss.claims()
