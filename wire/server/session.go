@@ -127,10 +127,7 @@ func (s *session) flush() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.out.size == 0 {
-		if len(s.streams) > 0 {
-			return s.startWriter()
-		}
-		return nil
+		return s.flushStreams()
 	}
 	if s.dead {
 		s.out.release()
@@ -150,10 +147,70 @@ func (s *session) flush() error {
 	}
 	s.queued += s.out.size - sent
 	s.queue = s.out.parcels(s.queue, sent)
+	if len(s.queue) == 0 {
+		return s.flushStreams()
+	}
+	return s.startWriter()
+}
+
+const (
+	// streamLot is how much of the streams is sent in one write: what a ping may
+	// have to wait for, beside what the kernel holds.
+	streamLot = 1 << 20
+	// streamTurn is how much a loop sends of them in one turn, before it lets the
+	// session's goroutine go on: other connections wait meanwhile.
+	streamTurn = 4 << 20
+)
+
+// flushStreams sends of the streams what the kernel takes at once. mu held.
+func (s *session) flushStreams() error {
+	for turn := 0; s.queued == 0 && len(s.streams) > 0; turn += streamLot {
+		if turn >= streamTurn {
+			return s.startWriter()
+		}
+		lot, size := s.nextLot(nil)
+		sent, err := s.loop.writeParcels(s.fd, lot)
+		if err != nil {
+			for i := range lot {
+				lot[i].view.Release()
+			}
+			s.kill()
+			return err
+		}
+		s.queue = restOf(lot, sent)
+		s.queued = size - sent
+	}
 	if len(s.queue) == 0 && len(s.streams) == 0 {
 		return nil
 	}
 	return s.startWriter()
+}
+
+// nextLot takes frames of the streams, in turn. mu held.
+func (s *session) nextLot(into []parcel) (lot []parcel, size int) {
+	lot = into
+	for len(s.streams) > 0 && size < streamLot {
+		first := len(lot)
+		lot = s.nextFrame(lot)
+		for _, p := range lot[first:] {
+			size += len(p.b)
+		}
+	}
+	return lot, size
+}
+
+// restOf is what remains of parcels after sent bytes; claims of what was sent
+// whole end.
+func restOf(lot []parcel, sent int) []parcel {
+	for i := range lot {
+		if sent < len(lot[i].b) {
+			lot[i].b = lot[i].b[sent:]
+			return lot[i:]
+		}
+		sent -= len(lot[i].b)
+		lot[i].view.Release()
+	}
+	return nil
 }
 
 // startWriter sees to it that somebody writes the queue. mu held.
@@ -243,10 +300,8 @@ func (s *session) next() (lot []parcel, over net.Conn) {
 		return lot, nil
 	}
 	if len(s.streams) > 0 {
-		lot = s.nextFrame(nil)
-		for i := range lot {
-			s.queued += len(lot[i].b)
-		}
+		lot, size := s.nextLot(nil)
+		s.queued += size
 		return lot, nil
 	}
 	s.writing = false
@@ -413,7 +468,7 @@ func (s *session) flushSlow() error {
 			s.mu.Unlock()
 			return nil
 		}
-		lot = s.nextFrame(lot[:0])
+		lot, _ = s.nextLot(lot[:0])
 		s.mu.Unlock()
 	}
 }
@@ -482,12 +537,21 @@ func (s *session) cutOff() {
 // write sends an outbox without waiting and returns the bytes that the kernel
 // took.
 func (l *loop) write(fd int, o *outbox) (sent int, err error) {
+	return l.writeAll(fd, len(o.segs), func(i int) []byte { return o.bytes(&o.segs[i]) })
+}
+
+func (l *loop) writeParcels(fd int, lot []parcel) (sent int, err error) {
+	return l.writeAll(fd, len(lot), func(i int) []byte { return lot[i].b })
+}
+
+// writeAll sends n parts of a stream without waiting.
+func (l *loop) writeAll(fd, n int, part func(i int) []byte) (sent int, err error) {
 	defer l.iov.reset()
-	for i := 0; i < len(o.segs); {
+	for i := 0; i < n; {
 		l.iov.reset()
 		want := 0
-		for ; i < len(o.segs) && len(l.iov.iov) < maxIOV; i++ {
-			if b := o.bytes(&o.segs[i]); len(b) > 0 {
+		for ; i < n && len(l.iov.iov) < maxIOV; i++ {
+			if b := part(i); len(b) > 0 {
 				l.iov.add(b)
 				want += len(b)
 			}
