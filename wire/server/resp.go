@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -84,6 +85,9 @@ func (c *respConn) abort() {
 }
 
 func (c *respConn) feed(s *session, b []byte) (used int, err error) {
+	if err := c.runAhead(s); err != nil { // what an earlier turn had no room for
+		return 0, err
+	}
 	for used < len(b) {
 		rest := b[used:]
 		var n int
@@ -164,12 +168,8 @@ func (c *respConn) runAhead(s *session) error {
 		c.keys = append(c.keys, c.ahead[i].key)
 	}
 	s.h.Prefetch(c.keys)
-	defer func() { // the input is not ours
-		clear(c.ahead)
-		clear(c.keys)
-		c.ahead, c.keys = c.ahead[:0], c.keys[:0]
-	}()
-	var stop error
+	clear(c.keys)
+	c.keys = c.keys[:0]
 	for i := range c.ahead {
 		a := &c.ahead[i]
 		var err error
@@ -183,13 +183,25 @@ func (c *respConn) runAhead(s *session) error {
 		if err == nil {
 			err = s.mayFlush()
 		}
-		if errors.Is(err, errStop) {
-			stop = err // what has been read is run
-		} else if err != nil {
+		if err != nil {
+			c.keepAhead(i + 1)
 			return err
 		}
 	}
-	return stop
+	c.keepAhead(len(c.ahead))
+	return nil
+}
+
+// keepAhead forgets the first n commands read ahead. The others are for a later
+// turn, and the input that they lie in is not ours until then.
+func (c *respConn) keepAhead(n int) {
+	left := copy(c.ahead, c.ahead[n:])
+	clear(c.ahead[left:])
+	c.ahead = c.ahead[:left]
+	for i := range c.ahead {
+		a := &c.ahead[i]
+		a.key, a.value = bytes.Clone(a.key), bytes.Clone(a.value)
+	}
 }
 
 // beginSet takes memory for a value that is on its way.

@@ -351,7 +351,6 @@ func (s *Server) accept(l *listener) {
 			ss.proto = newBinary(s)
 		}
 		ss.ready.Store(l.resp && s.opt.Password == "")
-		ss.lastSeen.Store(s.coarse())
 		if !s.remember(ss) {
 			c.Close()
 			return

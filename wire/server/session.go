@@ -52,7 +52,8 @@ type session struct {
 	gc   gnet.Conn
 	fd   int // gnet's, while the loop serves
 
-	lastSeen atomic.Int64 // time of the last turn, in coarse ns since the server started
+	opened   int64        // both in coarse ns since the server started
+	lastSeen atomic.Int64 // the last turn
 	ready    atomic.Bool  // the handshake is over, or none is needed
 	slow     atomic.Bool  // left its loop
 	attached atomic.Bool  // has shared memory: may be silent while it reads
@@ -72,7 +73,8 @@ type session struct {
 }
 
 func newSession(srv *Server, l *listener) *session {
-	s := &session{srv: srv, kind: l, namespace: l.namespace}
+	s := &session{srv: srv, kind: l, namespace: l.namespace, opened: srv.coarse()}
+	s.lastSeen.Store(s.opened)
 	s.room.L = &s.mu
 	return s
 }
