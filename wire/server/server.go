@@ -599,7 +599,9 @@ func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
 		}
 		return gnet.Close
 	}
-	if s.full() {
+	// Also when there is room again by now: what was read and not run would wait for
+	// the client's next byte.
+	if errors.Is(err, errStop) || s.full() {
 		s.leave(b[used:])
 		return gnet.Close
 	}
