@@ -22,7 +22,7 @@ var ranks = map[string]int{
 	"node":        38,
 	"node/web":    36,
 	"wire/server": 35,
-	"bench/load":  34,
+	"bench/load":  37,
 	"bench/model": 33,
 	"bench/trace": 32,
 	"":            30, // the root

@@ -130,7 +130,7 @@ func TestExamples(t *testing.T) {
 		&Deliver{Claim: 0x501}, &Release{Claims: []uint64{0x501, 0x502}},
 		&ShmAttach{StagingBytes: 1 << 20}, &ShmPools{Pools: []Pool{{3, 1 << 30, 65536}}, StagingBytes: 1 << 19},
 		&Reserve{Key: []byte("page-3"), Size: 65536, Verb: VerbDeposit},
-		&Reservation{Status: StatusOK, Reservation: 0x601, Pool: 4, Offset: 0x10000},
+		&Reservation{Status: StatusOK, Reservation: 0x601, Pool: StagingPool, Offset: 0x10000},
 		&Commit{Reservation: 0x601, HasSum: true, Sum: 0xfeedface}, &Abort{Reservation: 0x602},
 		&Hint{Format: FormatMsgpack, Body: []byte{0x80}}, &HintResults{Body: []byte("[]")},
 		&DiscardHint{RequestID: "chatcmpl-42"}, &Stats{}, &StatsReply{Body: []byte("{}")},

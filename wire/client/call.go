@@ -230,6 +230,7 @@ func (k *call) parse(t wire.Type, payload []byte) error {
 			return err
 		}
 		k.err = codeError(&m)
+		k.err.MayHaveRun = k.err.Err == ErrRefused || k.err.Err == ErrTimeout
 		return nil
 	case ops[k.op].answer:
 	default:

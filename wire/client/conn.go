@@ -3,7 +3,9 @@ package client
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -74,6 +76,7 @@ type conn struct {
 	writing bool
 	dead    *Error // why the connection is over
 	bye     *Error // why it will be: the node takes no more requests
+	broken  error  // why nothing can be written any more; writing stays set
 	// claims are those of this connection: our number to the node's.
 	claims map[uint64]uint64
 	// quietSince is when the first call gave up since bytes came last, at the
@@ -144,7 +147,7 @@ func (c *conn) run(ctx context.Context, expired <-chan time.Time, k *call) *Erro
 // taken a slot; false: the connection takes no more requests.
 func (c *conn) start(k *call) bool {
 	c.mu.Lock()
-	if c.dead != nil || c.bye != nil {
+	if c.dead != nil || c.bye != nil || c.broken != nil {
 		c.mu.Unlock()
 		<-c.slots
 		return false
@@ -254,10 +257,23 @@ func (c *conn) write(wait bool) bool {
 		err = c.err
 	}
 	if err != nil {
-		c.lost(err)
+		c.writeFailed(err)
 		return false
 	}
 	return true
+}
+
+// lastWord is how long a connection that takes no more bytes is still read from:
+// the node may have said why.
+const lastWord = 100 * time.Millisecond
+
+// writeFailed leaves the end of the connection to the reader, soon.
+func (c *conn) writeFailed(err error) {
+	c.mu.Lock()
+	c.ok.Store(false)
+	c.broken = err
+	c.mu.Unlock()
+	c.nc.SetReadDeadline(time.Now().Add(lastWord))
 }
 
 // writeReady writes the round as far as the kernel takes it now. It reports
@@ -403,6 +419,9 @@ func (c *conn) fail(why *Error) {
 // lost ends the connection because the system says that it is over.
 func (c *conn) lost(cause error) {
 	c.mu.Lock()
+	if c.broken != nil && errors.Is(cause, os.ErrDeadlineExceeded) {
+		cause = c.broken
+	}
 	why := &Error{Op: "connection", Addr: c.cl.opt.Addr, Err: ErrLost, Cause: cause}
 	if c.bye != nil {
 		why.Code, why.Text = c.bye.Code, c.bye.Text

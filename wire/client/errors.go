@@ -85,8 +85,8 @@ type Error struct {
 	// Size is in bytes: the length of the value for ErrShortBuffer, the limit for
 	// ErrTooLarge.
 	Size uint64
-	// MayHaveRun: the request was sent, so the node may have executed it. A node
-	// that has answered with a status or code has not written anything.
+	// MayHaveRun: the request was sent, and the node has not said that it refused
+	// it, so it may have been executed.
 	MayHaveRun bool
 	// Err is one of the conditions above or context.Canceled, Cause what was found
 	// below, or nil. Both are unwrapped.
@@ -176,6 +176,9 @@ func statusError(s wire.Status, detail uint64) *Error {
 	if e.Err == nil {
 		e.Err = ErrRefused
 	}
+	// Timeout and aborted may have come too late; what is not known may mean
+	// anything.
+	e.MayHaveRun = e.Err == ErrRefused || e.Err == ErrTimeout || e.Err == ErrAborted
 	if s == wire.StatusTooLarge {
 		e.Size = detail
 	}

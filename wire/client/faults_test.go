@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -122,7 +124,17 @@ func TestGiveUpLongSet(t *testing.T) {
 	var start time.Time
 	go func() {
 		c := cl.slots[0].conn.Load()
-		eventually(func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.bulk) > 0 && c.bulk[0].at > 0 })
+		last, same := 0, 0
+		eventually(func() bool { // until the kernel takes no more, in the middle of a chunk
+			c.wmu.Lock()
+			defer c.wmu.Unlock()
+			if n := len(c.part); c.full && n > 0 && n == last {
+				same++
+			} else {
+				last, same = n, 0
+			}
+			return same == 100
+		})
 		start = time.Now()
 		cancel()
 	}()
@@ -183,6 +195,82 @@ func TestFramesBetweenChunks(t *testing.T) {
 		if err := <-errs; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// What the node said before it closed is heard, also by who was writing.
+func TestLastWord(t *testing.T) {
+	f := newFake(t, func(f *fake) {
+		f.serve = func(p *peer) {
+			p.want(wire.TypeSet, nil)
+			p.send((&wire.ErrorReply{Code: wire.CodeBadFlags, Text: "so"}).Append(nil, 0))
+		}
+	})
+	cl := f.dial(nil)
+	e := want(t, cl.Set(soon(t), []byte("k"), make([]byte, 50<<20)), ErrRefused, "set")
+	if e.Code != wire.CodeBadFlags || e.MayHaveRun {
+		t.Errorf("error %#v", e)
+	}
+	c := cl.slots[0].conn.Load()
+	<-c.gone
+}
+
+// A connection that can only be read from is given up soon.
+func TestWriteFails(t *testing.T) {
+	hold := make(chan struct{})
+	f := newFake(t, func(f *fake) { f.serve = func(p *peer) { p.drain(); <-hold } })
+	defer close(hold)
+	cl := f.dial(nil)
+	c := cl.slots[0].conn.Load()
+	c.nc.(*net.TCPConn).CloseWrite()
+	if e := want(t, cl.Set(soon(t), []byte("k"), nil), ErrLost, "set"); !errors.Is(e, syscall.EPIPE) {
+		t.Errorf("error %v", e)
+	}
+}
+
+// Long values take turns, chunk by chunk.
+func TestLongValuesTakeTurns(t *testing.T) {
+	var turns atomic.Int32
+	began, goOn := make(chan struct{}, 2), make(chan struct{})
+	f := newFake(t, func(f *fake) {
+		f.challenge.MaxChunk = 100_000
+		f.serve = func(p *peer) {
+			p.want(wire.TypeSet, nil)
+			began <- struct{}{}
+			<-goOn
+			last := uint64(0)
+			for h, _, ok := p.next(); ok; h, _, ok = p.next() {
+				if h.Type != wire.TypeData {
+					continue
+				}
+				if h.ID != last {
+					turns.Add(1)
+				}
+				last = h.ID
+				if !h.More() {
+					p.send((&wire.StatusReply{}).Append(nil, h.ID))
+				}
+			}
+		}
+	})
+	cl := f.dial(nil)
+	c := cl.slots[0].conn.Load()
+	errs := make(chan error, 2)
+	set := func() { errs <- cl.Set(soon(t), []byte("k"), make([]byte, 20<<20)) }
+	go set()
+	<-began
+	go set()
+	if !eventually(func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.lastID == 2 }) {
+		t.Fatal("the second SET does not start")
+	}
+	close(goOn)
+	for range 2 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := turns.Load(); n < 100 {
+		t.Errorf("%d turns with 210 chunks of each", n)
 	}
 }
 
@@ -247,7 +335,8 @@ func TestStatuses(t *testing.T) {
 		b := (&wire.StatusReply{Status: status, Detail: 5}).Append(nil, 0)
 		answer.Store(&b)
 		e := want(t, cl.Set(soon(t), []byte("k"), nil), err, "set")
-		if e.Status != status || e.MayHaveRun || (e.Size == 5) != (status == wire.StatusTooLarge) {
+		unclear := err == ErrRefused || err == ErrTimeout || err == ErrAborted
+		if e.Status != status || e.MayHaveRun != unclear || (e.Size == 5) != (status == wire.StatusTooLarge) {
 			t.Errorf("status %v: %#v", status, e)
 		}
 	}
@@ -255,7 +344,7 @@ func TestStatuses(t *testing.T) {
 		b := (&wire.ErrorReply{Code: code, Text: "so"}).Append(nil, 1)
 		answer.Store(&b)
 		_, e := cl.Stats(soon(t))
-		if e := want(t, e, err, "stats"); e.Code != code || e.Text != "so" || e.MayHaveRun {
+		if e := want(t, e, err, "stats"); e.Code != code || e.Text != "so" || e.MayHaveRun != (err == ErrRefused) {
 			t.Errorf("code %v: %#v", code, e)
 		}
 	}
@@ -303,7 +392,7 @@ func TestGarbage(t *testing.T) {
 		{"beyond the node's limit", get, value(wire.Value{Total: 64<<20 + 1, More: true}), ErrProtocol},
 		{"data first", get, data(wire.Data{Bytes: []byte("1")}), ErrProtocol},
 		{"value twice", get, join(begin, begin), ErrProtocol},
-		{"gap", get, join(begin, data(wire.Data{Offset: 5, Bytes: []byte("567")})), ErrProtocol},
+		{"gap", get, join(begin, data(wire.Data{Offset: 5, Bytes: []byte("5678")})), ErrProtocol},
 		{"data too long", get, join(begin, data(wire.Data{Offset: 4, Bytes: []byte("567890")})), ErrProtocol},
 		{"data ends early", get, join(begin, data(wire.Data{Offset: 4, Bytes: []byte("567")})), ErrProtocol},
 		{"statuses too few", exists, (&wire.Statuses{Statuses: make([]wire.Status, 1)}).Append(nil, 1), ErrProtocol},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -244,16 +245,19 @@ func (s *Shared) Close() error {
 	if s.views+s.reserved > 0 {
 		return &InUseError{s.views, s.reserved}
 	}
-	// A connection that ended now would leave what is still to be released to the
-	// end of this process.
 	for s.releasing {
 		s.idle.Wait()
 	}
 	return s.end()
 }
 
-// end gives everything back. mu held, nothing is out.
+// end gives everything back. mu held, nothing is out and nothing can come any more.
 func (s *Shared) end() error {
+	// A connection that ended now would leave claims that are still on their way to
+	// us, for calls that were given up, to the end of this process.
+	s.mu.Unlock()
+	s.c.drain(s.cl.quietLimit())
+	s.mu.Lock()
 	if s.unmapped {
 		return nil
 	}
@@ -284,16 +288,20 @@ func (s *Shared) leave(what *int, n int) {
 // settle sees to it that the node is told what has ended, and ends a closed Shared
 // when nothing is out. mu held.
 func (s *Shared) settle() {
-	if len(s.claims)+len(s.places) > 0 && !s.releasing {
-		s.releasing = s.cl.spawn(s.release)
-		if !s.releasing {
-			s.claims, s.places = nil, nil // the client is closed, and the connection gone
-		}
+	if s.releasing || !s.over() && len(s.claims)+len(s.places) == 0 {
+		return
 	}
-	if s.closed && !s.releasing && s.views+s.reserved == 0 {
+	if s.releasing = s.cl.spawn(s.release); s.releasing {
+		return
+	}
+	s.claims, s.places = nil, nil // the client is closed, and the connection gone
+	if s.over() {
 		_ = s.end() // munmap of what was mapped whole does not fail
 	}
 }
+
+// over reports that a closed Shared has to end. mu held.
+func (s *Shared) over() bool { return s.closed && !s.unmapped && s.views+s.reserved == 0 }
 
 // release tells the node what has ended until it knows all.
 func (s *Shared) release() {
@@ -302,9 +310,11 @@ func (s *Shared) release() {
 		claims, places := s.claims, s.places
 		s.claims, s.places = nil, nil
 		if len(claims)+len(places) == 0 {
+			if s.over() {
+				_ = s.end()
+			}
 			s.releasing = false
 			s.idle.Broadcast()
-			s.settle()
 			s.mu.Unlock()
 			return
 		}
@@ -610,6 +620,18 @@ func (k *call) appendShm(dst []byte) []byte {
 	default:
 		m := wire.Abort{Reservation: k.shm.place.Reservation}
 		return m.Append(dst, k.id)
+	}
+}
+
+// drain waits, for a while at most, until every request has its answer.
+func (c *conn) drain(limit time.Duration) {
+	answered := func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.calls) == 0
+	}
+	for end := time.Now().Add(limit); !answered() && time.Now().Before(end); {
+		time.Sleep(100 * time.Microsecond) // rare: only after calls that were given up
 	}
 }
 

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ func TestSubscribe(t *testing.T) {
 				p.f.tb.Errorf("SUBSCRIBE %+v", s)
 			}
 			for i := range uint64(1000) {
-				p.send(events(42+i, "key").Append(nil, id))
+				p.send(events(42+i, fmt.Sprint("key", i)).Append(nil, id))
 			}
 			p.send((&wire.StatusReply{Status: wire.StatusClosed}).Append(nil, id))
 			p.drain()
@@ -54,8 +55,8 @@ func TestSubscribe(t *testing.T) {
 			t.Errorf("error %#v", e)
 		}
 	}
-	for _, e := range all { // they are ours
-		if len(e.Events) != 1 || string(e.Events[0].Key) != "key" {
+	for i, e := range all { // they are ours
+		if len(e.Events) != 1 || string(e.Events[0].Key) != fmt.Sprint("key", i) {
 			t.Fatalf("events have changed: %+v", e)
 		}
 	}
@@ -148,8 +149,10 @@ func TestSubscribeEnds(t *testing.T) {
 		if e := want(t, err, ErrBusy, "subscribe"); e.Text != "enough" {
 			t.Errorf("error %v", e)
 		}
-		if n := len(s.c.calls); n != 0 {
-			t.Errorf("%d calls are left", n)
+		select {
+		case <-s.c.gone:
+		case <-soon(t).Done():
+			t.Error("its connection stays")
 		}
 	})
 	t.Run("nobody", func(t *testing.T) {

@@ -186,13 +186,10 @@ func (c *binaryConn) frame(s *session, b []byte) (n int, err error) {
 	switch body := b[wire.HeaderSize:]; h.Type {
 	case wire.TypeSet:
 		n, err = c.beginSet(s, h, body)
-		return wire.HeaderSize + n, err
+		return afterHead(n, err)
 	case wire.TypeData:
 		n, err = c.beginData(h, body)
-		if err == nil && c.left == 0 {
-			err = refuse(wire.CodeBadPayload, "DATA without bytes")
-		}
-		return wire.HeaderSize + n, err
+		return afterHead(n, err)
 	}
 	_, payload, _, err := wire.Next(b)
 	if err != nil {
@@ -203,6 +200,15 @@ func (c *binaryConn) frame(s *session, b []byte) (n int, err error) {
 		return n, c.handshake(s, h, payload)
 	}
 	return n, c.request(s, h, payload)
+}
+
+// afterHead is what a frame has used whose head took n bytes: nothing, while that
+// is not complete.
+func afterHead(n int, err error) (int, error) {
+	if errors.Is(err, wire.ErrShort) {
+		return 0, err
+	}
+	return wire.HeaderSize + n, err
 }
 
 // handshake runs HELLO and AUTH.

@@ -618,3 +618,53 @@ func FuzzBinary(f *testing.F) {
 		}
 	})
 }
+
+// Frames that arrive a byte at a time are understood as well as in one piece (I3).
+func TestBinaryByteByByte(t *testing.T) {
+	s := startBinary(t, nil)
+	for _, step := range []int{1, 7, 23, 24, 25, 35} {
+		c := dialBinary(t, s)
+		c.greet(nil, nil)
+		v := pattern(3000, 9)
+		b := appendSet(nil, 1, wire.VerbSet, 0, "key", v)
+		head := (&wire.Set{Key: []byte("parts"), Total: 8, Value: []byte("abc"), More: true}).Append(nil, 2)
+		b = append(append(b, head...), (&wire.Data{Offset: 3, Bytes: []byte("defgh")}).Append(nil, 2)...)
+		b = (&wire.Get{Key: []byte("key")}).Append(b, 3)
+		b = (&wire.Get{Key: []byte("parts")}).Append(b, 4)
+		c.Conn.(*net.TCPConn).SetNoDelay(true)
+		for at := 0; at < len(b); at += step {
+			c.write(b[at:min(len(b), at+step)])
+			if at < 200 || at > len(b)-300 {
+				time.Sleep(200 * time.Microsecond) // so that they arrive apart
+			}
+		}
+		var st wire.StatusReply
+		c.recv(1, &st)
+		c.recv(2, &st)
+		if got := c.value(3); !bytes.Equal(got, v) {
+			t.Errorf("step %d: wrong bytes", step)
+		}
+		if got := c.value(4); string(got) != "abcdefgh" {
+			t.Errorf("step %d: %q", step, got)
+		}
+	}
+}
+
+// A subscriber who has nothing to say is not idle.
+func TestSubscriberIsNotIdle(t *testing.T) {
+	s := startBinary(t, func(o *Options) { o.IdleTimeout = 500 * time.Millisecond })
+	c := dialBinary(t, s)
+	c.greet(nil, nil)
+	c.write((&wire.Subscribe{}).Append(nil, 7))
+	time.Sleep(1500 * time.Millisecond)
+	w := dialBinary(t, s)
+	w.greet(nil, nil)
+	w.set(1, wire.VerbSet, "late", []byte("x"))
+	for {
+		var m wire.Events
+		c.recv(7, &m)
+		if len(m.Events) == 1 && string(m.Events[0].Key) == "late" {
+			return
+		}
+	}
+}

@@ -55,6 +55,7 @@ type session struct {
 	opened   int64        // both in coarse ns since the server started
 	lastSeen atomic.Int64 // the last turn
 	ready    atomic.Bool  // the handshake is over, or none is needed
+	listens  atomic.Int32 // subscriptions: who has one need not say anything
 	slow     atomic.Bool  // left its loop
 	attached atomic.Bool  // has shared memory: may be silent while it reads
 

@@ -49,8 +49,10 @@ func (c *binaryConn) subscribe(s *session, id uint64, payload []byte) error {
 	sub.ctx, sub.cancel = context.WithCancel(context.Background())
 	c.subs[id] = sub
 	s.srv.work.Add(1)
+	s.listens.Add(1)
 	go func() {
 		defer s.srv.work.Done()
+		defer s.listens.Add(-1)
 		sub.run(source, c.namespace)
 	}()
 	return nil
