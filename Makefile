@@ -9,7 +9,7 @@ TRACE   ?= $(firstword $(wildcard ../shared/traces/conversation_trace.jsonl) gen
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X main.version=$(VERSION)
 
-.PHONY: all build run test unit race check fuzz bench lint clean
+.PHONY: all build run test unit tools race check fuzz bench lint clean
 
 all: build
 
@@ -31,8 +31,19 @@ lint:
 	$(GO) vet ./...
 	$(GO) vet -tags kvcr_check ./...
 
-unit:
+# Other people's clients have a module of their own, so that the library does not
+# depend on them.
+unit: tools
 	$(GO) test $(SHORT) ./...
+	cd internal/clients && $(GO) test $(SHORT) ./...
+
+# What some tests drive a node with; they skip by name where it is missing and
+# cannot be installed.
+tools:
+	@for t in redis-cli:redis-tools chromium:chromium; do \
+	  command -v $${t%%:*} >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    { [ -n "$$updated" ] || apt-get update -qq; } && updated=1 && apt-get install -y -qq --no-install-recommends $${t##*:} >/dev/null 2>&1; } || true; \
+	done
 
 # Race builds keep memory in Go's heap, where the race detector sees it. The
 # detector needs a C compiler: installed when missing and allowed, else skipped.
@@ -52,7 +63,7 @@ FUZZTIME ?= 3s
 fuzz:
 	@set -e; for d in $$($(GO) list -f '{{.Dir}}' ./...); do \
 	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$d/*_test.go 2>/dev/null | sed 's/func //'); do \
-	    echo "fuzz $$f ($(FUZZTIME))"; (cd $$d && $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) .) | tail -1; \
+	    echo "fuzz $$f ($(FUZZTIME))"; (cd $$d && $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x .) | tail -1; \
 	  done; done
 
 bench: build

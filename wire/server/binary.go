@@ -285,7 +285,7 @@ func (c *binaryConn) beginSet(s *session, h wire.Header, body []byte) (n int, er
 	switch {
 	case m.Total > uint64(maxInt):
 		f.why = kvcr.ErrTooLarge
-	case f.ttl != 0 && !c.srv.ttl.room():
+	case f.ttl != 0 && !c.srv.ttl.room(c.namespace, f.key):
 		f.why = errDeadlines
 	default:
 		f.res, f.why = s.h.Reserve(f.key, int(m.Total))

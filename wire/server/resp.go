@@ -165,13 +165,10 @@ func (c *respConn) runAhead(s *session) error {
 		return nil
 	}
 	for i := range c.ahead {
-		c.keys = append(c.keys, c.ahead[i].key)
-	}
-	s.h.Prefetch(c.keys)
-	clear(c.keys)
-	c.keys = c.keys[:0]
-	for i := range c.ahead {
 		a := &c.ahead[i]
+		if i%readAhead == 0 {
+			c.prefetch(s, c.ahead[i:min(i+readAhead, len(c.ahead))])
+		}
 		var err error
 		if a.set {
 			s.count(commandSet)
@@ -192,12 +189,24 @@ func (c *respConn) runAhead(s *session) error {
 	return nil
 }
 
+func (c *respConn) prefetch(s *session, lot []ahead) {
+	for i := range lot {
+		c.keys = append(c.keys, lot[i].key)
+	}
+	s.h.Prefetch(c.keys)
+	clear(c.keys)
+	c.keys = c.keys[:0]
+}
+
 // keepAhead forgets the first n commands read ahead. The others are for a later
 // turn, and the input that they lie in is not ours until then.
 func (c *respConn) keepAhead(n int) {
 	left := copy(c.ahead, c.ahead[n:])
 	clear(c.ahead[left:])
 	c.ahead = c.ahead[:left]
+	if left == 0 && cap(c.ahead) > readAhead { // of an MGET
+		c.ahead = make([]ahead, 0, readAhead)
+	}
 	for i := range c.ahead {
 		a := &c.ahead[i]
 		a.key, a.value = bytes.Clone(a.key), bytes.Clone(a.value)

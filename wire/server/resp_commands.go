@@ -156,14 +156,11 @@ func (c *respConn) mget(s *session, args [][]byte) error {
 		return nil
 	}
 	s.out.text = resp.AppendArray(s.out.text, len(args)-1)
+	// Its values are answered like those of GETs, which may have to wait for room.
 	for _, k := range args[1:] {
-		c.value(s, k)
-		// Not a place to stop, but one to send: an answer may be larger than memory.
-		if err := s.mayFlush(); err != nil && !errors.Is(err, errStop) {
-			return err
-		}
+		c.ahead = append(c.ahead, ahead{key: k})
 	}
-	return nil
+	return c.runAhead(s)
 }
 
 func (c *respConn) getrange(s *session, args [][]byte) error {
@@ -274,7 +271,7 @@ func ttlOf(arg []byte, millis bool) (time.Duration, error) {
 
 // store answers a SET whose value commit stores.
 func (c *respConn) store(s *session, key []byte, o setOptions, commit func() (bool, error), drop func()) error {
-	if o.ttl != 0 && !s.srv.ttl.room() {
+	if o.ttl != 0 && !s.srv.ttl.room(s.namespace, key) {
 		drop()
 		return c.fail(s, errDeadlines)
 	}

@@ -162,22 +162,35 @@ func (c *striped) add(n int) { c.n.Add(int64(n)) }
 // the engine.
 func Start(opt Options) (*Server, error) {
 	opt.withDefaults()
+	if opt.RESPNamespace == "" {
+		opt.RESPNamespace = opt.Engine.Namespaces()[0]
+	}
 	s := &Server{
 		opt: opt, log: opt.Log, started: time.Now(),
 		sessions: map[*session]struct{}{}, byLoop: map[gnet.EventLoop]*loop{}, lent: map[string][]*kvcr.Handle{},
-		stop: make(chan struct{}), ttl: expiries{max: maxDeadlines},
+		stop: make(chan struct{}), ttl: newExpiries(),
 		incarnation: newIncarnation(), maxValue: map[string]uint64{},
 	}
 	for _, ns := range opt.Engine.Namespaces() {
 		s.maxValue[ns] = uint64(opt.Engine.MaxValue(ns))
 	}
+	for _, ns := range opt.Engine.Namespaces() {
+		h, err := opt.Engine.HandleIn(ns)
+		if err != nil {
+			s.ttl.close()
+			return nil, fmt.Errorf("server: a handle for namespace %q: %w", ns, err)
+		}
+		s.ttl.handles[ns] = h
+	}
 	if s.pairs = newPairs(opt.PairSuffixes); s.pairs != nil {
 		if err := s.pairs.check(s.kindOf(opt.RESPNamespace)); err != nil {
+			s.ttl.close()
 			return nil, err
 		}
 	}
 	if err := s.listen(); err != nil {
 		s.closeListeners()
+		s.ttl.close()
 		return nil, err
 	}
 	var err error
@@ -187,6 +200,7 @@ func Start(opt Options) (*Server, error) {
 	}
 	if err != nil {
 		s.closeListeners()
+		s.ttl.close()
 		return nil, fmt.Errorf("server: event loops: %w", err)
 	}
 	for _, l := range s.listeners {
@@ -359,8 +373,18 @@ func (s *Server) accept(l *listener) {
 		if _, err := s.loops.EnrollContext(c, ss); err != nil {
 			s.log.Warn("connection not served", "addr", l.addr, "err", err)
 			s.forget(ss)
+		} else if !ss.opened() { // gnet could not watch it, and does not say so
+			s.log.Warn("connection not served", "addr", l.addr)
+			s.forget(ss)
 		}
 	}
+}
+
+// opened reports whether the session's loop has it.
+func (s *session) opened() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.loop != nil
 }
 
 func (s *Server) remember(ss *session) bool {
@@ -404,17 +428,23 @@ func (s *Server) watch() {
 		s.expire(time.Now())
 		s.mu.Lock()
 		for ss := range s.sessions {
-			limit := s.opt.IdleTimeout
-			if !ss.ready.Load() {
-				limit = s.opt.HandshakeTimeout
-			}
-			if now-ss.lastSeen.Load() > limit.Nanoseconds() && !ss.busy() && !ss.attached.Load() {
+			if ss.late(now) {
 				s.log.Debug("connection timed out", "conn", ss.name(), "ready", ss.ready.Load())
 				ss.cutOff()
 			}
 		}
 		s.mu.Unlock()
 	}
+}
+
+// late reports that a session has had its time. Before its handshake is over that
+// runs from its begin: a byte now and then is no handshake. Afterwards it is idle
+// when it says nothing, takes nothing, listens to nothing, and shares no memory.
+func (s *session) late(now int64) bool {
+	if !s.ready.Load() {
+		return now-s.begun > s.srv.opt.HandshakeTimeout.Nanoseconds()
+	}
+	return now-s.lastSeen.Load() > s.srv.opt.IdleTimeout.Nanoseconds() && !s.busy() && s.listens.Load() == 0 && !s.attached.Load()
 }
 
 // tick is the grain of timeouts.
@@ -507,16 +537,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.closeListeners()
 	s.accepting.Wait()
 	err := s.drain(ctx)
-	s.mu.Lock()
-	for ss := range s.sessions {
-		ss.cutOff()
-	}
-	s.mu.Unlock()
-	s.work.Wait()
+	s.cutOffAll()
 	if e := s.loops.Stop(); e != nil {
 		err = errors.Join(err, fmt.Errorf("server: event loops: %w", e))
 	}
+	s.cutOffAll() // a last turn may have left something to write
+	s.work.Wait()
 	s.sharing.close()
+	s.ttl.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.byLoop {
@@ -530,6 +558,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+func (s *Server) cutOffAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ss := range s.sessions {
+		ss.cutOff()
+	}
 }
 
 // drain waits until no session owes anything.
@@ -569,15 +605,16 @@ type handler struct {
 
 func (h *handler) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
 	s := c.Context().(*session)
+	l := h.srv.loopOf(c.EventLoop()) // Server.mu comes before that of a session
 	s.mu.Lock()
-	s.loop, s.gc, s.fd = h.srv.loopOf(c.EventLoop()), c, c.Fd()
+	s.loop, s.gc, s.fd = l, c, c.Fd()
 	s.mu.Unlock()
 	return nil, gnet.None
 }
 
 func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
 	s := c.Context().(*session)
-	b, err := c.Peek(-1)
+	b, err := c.Next(-1)
 	if err != nil || len(b) == 0 {
 		return gnet.None
 	}
@@ -588,11 +625,12 @@ func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
 		h.srv.log.Warn("no handle for an event loop: connection closed", "err", err)
 		return gnet.Close
 	}
+	h.srv.bytesIn.add(len(b))
+	in := s.input(b)
 	s.out = &s.loop.out
 	start := time.Now()
-	used, err := s.turn(b)
+	used, err := s.turn(in)
 	s.loop.latency.record(time.Since(start))
-	h.srv.bytesIn.add(used)
 	if err != nil && !errors.Is(err, errStop) {
 		if !errors.Is(err, errQuit) {
 			h.srv.log.Debug("connection ended", "conn", s.name(), "err", err)
@@ -602,19 +640,16 @@ func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
 	// Also when there is room again by now: what was read and not run would wait for
 	// the client's next byte.
 	if errors.Is(err, errStop) || s.full() {
-		s.leave(b[used:])
+		s.leave(in[used:])
 		return gnet.Close
 	}
-	if used > 0 { // Discard(0) would discard everything
-		c.Discard(used)
-	}
+	s.keep(in[used:])
 	return gnet.None
 }
 
 func (h *handler) OnClose(c gnet.Conn, _ error) gnet.Action {
 	s := c.Context().(*session)
-	if !s.slow.Load() {
-		s.finish()
+	if !s.slow.Load() && s.finish() {
 		h.srv.forget(s)
 	}
 	return gnet.None

@@ -38,7 +38,8 @@ type protocol interface {
 //
 // It is served by its event loop until that would make it queue more than it
 // may; then for good by its own goroutine. out, proto and h belong to who serves
-// it; mu guards what that one shares with the goroutine that writes.
+// it; mu guards what that one shares with the goroutine that writes. Whoever needs
+// Server.mu too takes that first.
 type session struct {
 	srv       *Server
 	kind      *listener
@@ -50,9 +51,10 @@ type session struct {
 
 	loop *loop
 	gc   gnet.Conn
-	fd   int // gnet's, while the loop serves
+	fd   int    // gnet's, while the loop serves
+	in   []byte // input of a command that is not whole
 
-	opened   int64        // both in coarse ns since the server started
+	begun    int64        // both in coarse ns since the server started
 	lastSeen atomic.Int64 // the last turn
 	ready    atomic.Bool  // the handshake is over, or none is needed
 	listens  atomic.Int32 // subscriptions: who has one need not say anything
@@ -74,8 +76,8 @@ type session struct {
 }
 
 func newSession(srv *Server, l *listener) *session {
-	s := &session{srv: srv, kind: l, namespace: l.namespace, opened: srv.coarse()}
-	s.lastSeen.Store(s.opened)
+	s := &session{srv: srv, kind: l, namespace: l.namespace, begun: srv.coarse()}
+	s.lastSeen.Store(s.begun)
 	s.room.L = &s.mu
 	return s
 }
@@ -119,6 +121,31 @@ func (s *session) full() bool {
 	defer s.mu.Unlock()
 	return s.queued > s.srv.opt.OutboundCap
 }
+
+// input appends what has arrived to a command that is not whole yet, and keep
+// stores what was not used of it. The loop only. gnet would do the same, and move
+// all of it at each arrival.
+func (s *session) input(b []byte) []byte {
+	if len(s.in) == 0 {
+		return b
+	}
+	s.in = append(s.in, b...)
+	return s.in
+}
+
+func (s *session) keep(rest []byte) {
+	switch {
+	case len(rest) == 0 && cap(s.in) > inKept:
+		s.in = nil
+	case len(s.in) > 0 && len(rest) > 0 && &rest[len(rest)-1] == &s.in[len(s.in)-1]:
+		s.in = s.in[:copy(s.in, rest)]
+	default:
+		s.in = append(s.in[:0], rest...)
+	}
+}
+
+// inKept is the most memory that a session without half a command keeps for one.
+const inKept = 1 << 10
 
 // flush sends what the outbox holds, or queues it behind what waits.
 func (s *session) flush() error {
@@ -265,9 +292,8 @@ func (s *session) kill() {
 func (s *session) write() {
 	defer s.srv.work.Done()
 	for {
-		lot, conn := s.next()
+		lot, conn, slow := s.next()
 		if lot == nil {
-			slow := s.slow.Load()
 			if slow && conn == nil {
 				conn = s.serve()
 			}
@@ -277,6 +303,8 @@ func (s *session) write() {
 			if slow {
 				s.proto.abort()
 				s.srv.giveBack(s.namespace, s.h)
+			}
+			if conn != nil {
 				s.srv.forget(s)
 			}
 			return
@@ -293,28 +321,31 @@ func (s *session) write() {
 	}
 }
 
-// next is what the writer sends next. When there is nothing it is told to end:
-// with a connection to close, if the session is over.
-func (s *session) next() (lot []parcel, over net.Conn) {
+// next is what the writer sends next. When there is nothing its work is over: with
+// a connection to close, if the session is, and otherwise by serving the session,
+// if that has left its loop. Both are settled here, under mu, since the next moment
+// the loop may start another writer.
+func (s *session) next() (lot []parcel, over net.Conn, slow bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.queue) > 0 {
 		lot, s.queue = s.queue, nil
-		return lot, nil
+		return lot, nil, false
 	}
 	if len(s.streams) > 0 {
 		lot, size := s.nextLot(nil)
 		s.queued += size
-		return lot, nil
+		return lot, nil, false
 	}
 	s.writing = false
+	slow = s.slow.Load()
 	if s.dead || s.ending {
 		over, s.conn = s.conn, nil
-		if !s.slow.Load() {
+		if !slow {
 			s.gc.Close() // no harm when it is closed already
 		}
 	}
-	return nil, over
+	return nil, over, slow
 }
 
 // send writes parcels in order, ends their claims and returns how many bytes
@@ -330,13 +361,16 @@ func (s *session) send(lot []parcel) (n int, err error) {
 			iov[i] = lot[at+i].b
 			n += len(iov[i])
 		}
-		var conn net.Conn
-		if err == nil {
-			conn, err = s.timed()
-		}
-		if err == nil {
-			bufs := net.Buffers(iov[:k])
-			_, err = bufs.WriteTo(conn)
+		for bufs := net.Buffers(iov[:k]); err == nil && len(bufs) > 0; {
+			var conn net.Conn
+			if conn, err = s.timed(); err != nil {
+				break
+			}
+			var sent int64
+			sent, err = bufs.WriteTo(conn)
+			if sent > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+				err = nil // it takes little, but it takes
+			}
 		}
 		for i := range k {
 			lot[at+i].view.Release()
@@ -391,16 +425,21 @@ func (s *session) leave(rest []byte) {
 		return
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.h, s.out = h, new(outbox)
 	s.rest = append([]byte(nil), rest...)
+	s.in = nil
 	s.slow.Store(true)
-	s.srv.slowConns.Add(1)
-	if err := s.startWriter(); err != nil {
+	err = s.startWriter()
+	if err != nil {
 		s.slow.Store(false)
+	}
+	s.mu.Unlock()
+	if err != nil { // Server.mu comes before mu: nothing of the server under it
 		s.srv.giveBack(s.namespace, h)
 		s.srv.log.Warn("a slow connection is closed: no descriptor for it", "conn", s.name(), "err", err)
+		return
 	}
+	s.srv.slowConns.Add(1)
 }
 
 // serve runs a session that has left its loop, to its end: it reads only when
@@ -458,20 +497,24 @@ func (s *session) read(left []byte) ([]byte, error) {
 
 // flushSlow sends the outbox and the streams and waits for them.
 func (s *session) flushSlow() error {
+	size := s.out.size
 	lot := s.out.parcels(nil, 0)
 	for {
-		if _, err := s.send(lot); err != nil {
-			s.mu.Lock()
-			defer s.mu.Unlock()
+		s.mu.Lock()
+		s.queued += size // so that all see it owes something
+		s.mu.Unlock()
+		_, err := s.send(lot)
+		s.mu.Lock()
+		s.queued = max(0, s.queued-size)
+		s.room.Broadcast()
+		if err != nil {
 			s.kill()
+		}
+		if err != nil || len(s.streams) == 0 {
+			s.mu.Unlock()
 			return err
 		}
-		s.mu.Lock()
-		if len(s.streams) == 0 {
-			s.mu.Unlock()
-			return nil
-		}
-		lot, _ = s.nextLot(lot[:0])
+		lot, size = s.nextLot(lot[:0])
 		s.mu.Unlock()
 	}
 }
@@ -509,18 +552,22 @@ func (s *session) setNamespace(ns string) (err error) {
 	return err
 }
 
-// finish ends the session of a loop: what is queued is still delivered. The loop
-// closes its descriptor.
-func (s *session) finish() {
+// finish ends the session of a loop, which closes its descriptor. What is queued is
+// still delivered: then the session lives until that is done, and is not over.
+func (s *session) finish() (over bool) {
 	s.proto.abort()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ending = true
 	s.room.Broadcast()
-	if !s.writing && s.conn != nil {
+	if s.writing {
+		return false
+	}
+	if s.conn != nil {
 		s.conn.Close()
 		s.conn = nil
 	}
+	return true
 }
 
 // cutOff closes a session that its server gives up: idle, late, or at the end of
