@@ -230,13 +230,16 @@ func TestHostileCommands(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, streamFrom := range []int64{0, 1} {
-				var cmd Command
-				p := &Parser{StreamFrom: streamFrom}
-				memory := allocated(func() {
-					if n, err := p.Next([]byte(tt.stream), &cmd); n != 0 || err != tt.err {
-						t.Errorf("Next = %d, %v; want 0, %v", n, err, tt.err)
-					}
-				})
+				memory := uint64(1 << 62)
+				for range 5 { // the least: other goroutines allocate meanwhile
+					var cmd Command
+					p := &Parser{StreamFrom: streamFrom}
+					memory = min(memory, uint64(allocated(func() {
+						if n, err := p.Next([]byte(tt.stream), &cmd); n != 0 || err != tt.err {
+							t.Errorf("Next = %d, %v; want 0, %v", n, err, tt.err)
+						}
+					})))
+				}
 				if memory > 2048 {
 					t.Errorf("%d bytes allocated for an input of %d", memory, len(tt.stream))
 				}

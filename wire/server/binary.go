@@ -82,6 +82,21 @@ func newBinary(s *Server) *binaryConn {
 	return &binaryConn{srv: s, fills: map[uint64]*fill{}, claims: map[uint64]kvcr.View{}, subs: map[uint64]*subscription{}}
 }
 
+func (c *binaryConn) want() []byte {
+	if c.left == 0 || c.fill.res == nil {
+		return nil
+	}
+	return c.fill.dst[:c.left]
+}
+
+func (c *binaryConn) took(s *session, n int) {
+	c.fill.dst = c.fill.dst[n:]
+	c.fill.at += uint64(n)
+	if c.left -= n; c.left == 0 && !c.more {
+		c.endFill(s)
+	}
+}
+
 func (c *binaryConn) rebind(h *kvcr.Handle) error {
 	for _, f := range c.fills {
 		if f.res == nil {

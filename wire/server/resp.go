@@ -70,6 +70,18 @@ func (c *respConn) limit() {
 	c.p = resp.Parser{Limits: resp.Limits{MaxArgs: 8, MaxInline: 1 << 10, MaxBulk: 1 << 10, MaxCommand: 4 << 10}}
 }
 
+func (c *respConn) want() []byte {
+	if !c.set.under || c.set.res == nil {
+		return nil
+	}
+	return c.set.dst[:c.set.left]
+}
+
+func (c *respConn) took(_ *session, n int) {
+	c.set.dst = c.set.dst[n:]
+	c.set.left -= int64(n)
+}
+
 func (c *respConn) rebind(h *kvcr.Handle) error {
 	if c.set.res == nil {
 		return nil

@@ -630,6 +630,9 @@ func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
 	s.out = &s.loop.out
 	start := time.Now()
 	used, err := s.turn(in)
+	if err == nil && used == len(in) {
+		err = s.fill()
+	}
 	s.loop.latency.record(time.Since(start))
 	if err != nil && !errors.Is(err, errStop) {
 		if !errors.Is(err, errQuit) {

@@ -27,6 +27,10 @@ type protocol interface {
 	// what it has to say in s.out and may flush. An error ends the session:
 	// errQuit, or what the log should hear.
 	feed(s *session, b []byte) (used int, err error)
+	// want is memory that the next bytes of the stream belong into, nil when they
+	// are for feed. took says that n of them are there.
+	want() []byte
+	took(s *session, n int)
 	// rebind hands what it has reserved to another handle, that of who serves the
 	// session next.
 	rebind(h *kvcr.Handle) error
@@ -120,6 +124,37 @@ func (s *session) full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.queued > s.srv.opt.OutboundCap
+}
+
+const (
+	// readFrom is the least part of a value that is read straight to its place: for
+	// less, another system call costs more than the copy.
+	readFrom = 32 << 10
+	// readTurn is how much is read so in one turn; other connections wait meanwhile.
+	readTurn = 4 << 20
+)
+
+// fill reads a value that is on its way from the socket to its place, as far as
+// it has arrived: what comes by way of gnet's buffer is copied twice. Ends and
+// errors of the connection are left for gnet to meet.
+func (s *session) fill() error {
+	for turn := 0; turn < readTurn; {
+		dst := s.proto.want()
+		if len(dst) < readFrom {
+			break
+		}
+		n, err := unix.Read(s.fd, dst)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			break
+		}
+		turn += n
+		s.srv.bytesIn.add(n)
+		s.proto.took(s, n)
+	}
+	return s.flush()
 }
 
 // input appends what has arrived to a command that is not whole yet, and keep
