@@ -52,6 +52,8 @@ const (
 	implMemcached = "memcached"
 	implNet       = "net"
 	implTCP       = "kvcr-tcp"
+	implShared    = "kvcr-shm"   // a node with memory to share
+	implPlain     = "plain-read" // of the same memory
 )
 
 func nodeRows(pinned bool) []nodeRow {
@@ -96,6 +98,11 @@ func Node(ctx context.Context, o NodeOptions) (*Report, error) {
 		pinned := pin == "one-core"
 		if pinned && allowedCPUs() < 2 {
 			return rep, &OptionError{Option: "pin", Value: pin, Limit: "needs two processors"}
+		}
+		if !pinned && o.wants("shm") {
+			if err := measureShared(ctx, o, rep, dir); err != nil {
+				return rep, err
+			}
 		}
 		for _, size := range []int{64, 4 << 10, 64 << 10, 1 << 20} {
 			var rows []nodeRow
@@ -299,6 +306,60 @@ func anonymous(pid int) (int64, error) {
 	return 0, fmt.Errorf("/proc/%d/status has no RssAnon", pid)
 }
 
+// measureShared reads 1 MiB values in place from a node's shared memory, beside
+// Redis over a unix socket and the same reads without claims.
+func measureShared(ctx context.Context, o NodeOptions, rep *Report, dir string) (err error) {
+	const size, inFlight = 1 << 20, 8
+	keys := o.keys(nodeBytes / size)
+	servers := map[string]*process{}
+	defer func() {
+		for _, p := range servers {
+			err = errors.Join(err, p.stop())
+		}
+	}()
+	for _, name := range []string{implShared, implRedis} {
+		p, err := startServer(ctx, o, dir, name, false, size)
+		if errors.Is(err, exec.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		servers[name] = p
+		fill := load.Spec{Network: "tcp", Addr: p.addr("tcp", "resp"), Proto: "resp", Op: "fill", Size: size, Keys: keys, Conns: 4, Pipeline: 4, CPU: -1}
+		if _, err := generate(ctx, o, fill); err != nil {
+			return fmt.Errorf("%s: fill: %w", name, err)
+		}
+	}
+	out := rep.result(Result{Suite: "node", Name: "get", Params: []Param{{"proto", "shm"}, {"net", "unix"}, {"size", size}, {"pipeline", inFlight}, {"pin", "none"}}, Unit: "ops/s", Better: Higher, Bar: Bar{Times: 5}})
+	return o.rounds(ctx, func(round int) error {
+		for _, impl := range []string{ours, implPlain, implRedis} {
+			p := servers[implShared]
+			spec := load.Spec{Network: "unix", Proto: "shm", Op: "get", Size: size, Keys: keys, Conns: 1, Pipeline: inFlight, Duration: max(2*o.span(), 500*time.Millisecond), CPU: -1}
+			switch impl {
+			case implPlain:
+				spec.Proto = "plain"
+			case implRedis:
+				if p = servers[implRedis]; p == nil {
+					continue
+				}
+				spec.Proto, spec.Conns, spec.Pipeline = "resp", inFlight, 1
+			}
+			spec.Addr = p.addr("unix", map[bool]string{true: "resp", false: "binary"}[impl == implRedis])
+			o.Progress(fmt.Sprintf("shared memory, round %d of %d: %s", round+1, o.Runs, impl))
+			res, err := generate(ctx, o, spec)
+			if err != nil {
+				return fmt.Errorf("%s: %w", impl, err)
+			}
+			s := out.series(impl)
+			s.Rival = impl == implRedis
+			s.Runs = append(s.Runs, res.OperationsPerSec)
+			s.Note = fmt.Sprintf("%.1f GB/s", res.BytesPerSecond/1e9)
+		}
+		return nil
+	})
+}
+
 func serverOf(impl string) string {
 	if impl == implTCP {
 		return ours
@@ -357,8 +418,9 @@ func startServer(ctx context.Context, o NodeOptions, dir, name string, pinned bo
 	switch name {
 	case implRedis:
 		exe = "redis-server"
-		args = []string{"--port", strconv.Itoa(port), "--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--maxmemory", "0", "--dir", dir}
-		p.addrs["tcp/resp"] = at
+		unixPath := filepath.Join(dir, fmt.Sprintf("redis-%d.sock", port))
+		args = []string{"--port", strconv.Itoa(port), "--unixsocket", unixPath, "--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--maxmemory", "0", "--dir", dir}
+		p.addrs["tcp/resp"], p.addrs["unix/resp"] = at, unixPath
 	case implMemcached:
 		exe = "memcached"
 		args = []string{"-p", strconv.Itoa(port), "-l", "127.0.0.1", "-U", "0", "-m", "2048", "-I", "8m", "-t", "1", "-u", "nobody"}
@@ -380,9 +442,13 @@ func startServer(ctx context.Context, o NodeOptions, dir, name string, pinned bo
 		if int64(size)*nodeKeys > nodeBytes {
 			capacity = 2 << 30
 		}
-		args = []string{"serve", "--http=", "--resp", at + ",unix:" + unixPath, "--listen", binary, "--prefault", "true",
+		shared := unixPath + ".shared"
+		args = []string{"serve", "--http=", "--resp", at + ",unix:" + unixPath, "--listen", binary + ",unix:" + shared, "--prefault", "true",
 			"--capacity", strconv.FormatInt(capacity, 10), "--mean-value", strconv.Itoa(max(size, 1024)), "--log-level", "warn"}
-		p.addrs["tcp/resp"], p.addrs["unix/resp"], p.addrs["tcp/binary"] = at, unixPath, binary
+		p.addrs["tcp/resp"], p.addrs["unix/resp"], p.addrs["tcp/binary"], p.addrs["unix/binary"] = at, unixPath, binary, shared
+		if name == implShared {
+			args = append(args, "--backing", "memfd")
+		}
 	}
 	if pinned && (name == ours || name == implNet) {
 		env = append(env, "GOMAXPROCS=1")

@@ -34,6 +34,7 @@ type Config struct {
 	Debug        bool // serve /debug/pprof
 
 	Loops, MaxConns, OutboundCap                int
+	StagingCap, StagingTotal                    int
 	HandshakeTimeout, IdleTimeout, WriteTimeout time.Duration
 	// DrainTimeout bounds Close; default 10 s.
 	DrainTimeout time.Duration
@@ -80,7 +81,7 @@ func Start(cfg Config) (n *Node, err error) {
 	}
 	n.server, err = server.Start(server.Options{
 		Engine: n.engine, RESP: cfg.RESP, Binary: cfg.Binary, Public: cfg.Public, Password: cfg.Password, Secret: cfg.Secret,
-		AllowFlush: cfg.AllowFlush, PairSuffixes: cfg.PairSuffixes, Layouts: layouts(cfg.Engine), Loops: cfg.Loops, MaxConns: cfg.MaxConns, OutboundCap: cfg.OutboundCap,
+		AllowFlush: cfg.AllowFlush, PairSuffixes: cfg.PairSuffixes, Layouts: layouts(cfg.Engine), Loops: cfg.Loops, MaxConns: cfg.MaxConns, OutboundCap: cfg.OutboundCap, StagingCap: cfg.StagingCap, StagingTotal: cfg.StagingTotal,
 		HandshakeTimeout: cfg.HandshakeTimeout, IdleTimeout: cfg.IdleTimeout, WriteTimeout: cfg.WriteTimeout, Log: cfg.Log,
 	})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // Spec says what to do to a server.
 type Spec struct {
 	Network, Addr string // tcp or unix
-	Proto         string // resp, memcached, binary
+	Proto         string // resp, memcached, binary; shm and plain: see RunShared
 	Op            string // get, set, fill: every key once
 	Size          int    // bytes of a value, at least 8
 	Keys          int
@@ -80,6 +80,9 @@ type runner struct {
 
 // Run does it. The calling goroutine is locked to its thread.
 func Run(spec Spec) (res Result, err error) {
+	if spec.Proto == "shm" || spec.Proto == "plain" {
+		return RunShared(spec)
+	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if spec.CPU >= 0 {

@@ -48,6 +48,8 @@ type nodeFlags struct {
 	Loops            *string `group:"Node" placeholder:"N" help:"Event loops."`
 	MaxConns         *string `group:"Node" placeholder:"N" help:"Connections at once."`
 	OutboundCap      *string `group:"Node" placeholder:"SIZE" help:"Answers waiting for one connection."`
+	StagingCap       *string `group:"Node" placeholder:"SIZE" help:"Shared memory one client may write to."`
+	StagingTotal     *string `group:"Node" placeholder:"SIZE" help:"The same for all clients."`
 	HandshakeTimeout *string `group:"Node" placeholder:"DURATION" help:"Time to authenticate."`
 	IdleTimeout      *string `group:"Node" placeholder:"DURATION" help:"Time without a command."`
 	WriteTimeout     *string `group:"Node" placeholder:"DURATION" help:"Time without taking answers."`

@@ -70,6 +70,22 @@ var nodeSettings = []setting{
 		c.node.OutboundCap = int(n)
 		return err
 	}},
+	{"staging-cap", "16MiB", "memory that one client on this host may write values to; needs backing memfd", func(c *engineConfig, v string) error {
+		var n int64
+		err := size(&n, v)
+		if c.node.StagingCap = int(n); n == 0 {
+			c.node.StagingCap = -1 // none, and not the default
+		}
+		return err
+	}},
+	{"staging-total", "256MiB", "the same for all clients together", func(c *engineConfig, v string) error {
+		var n int64
+		err := size(&n, v)
+		if c.node.StagingTotal = int(n); n == 0 {
+			c.node.StagingTotal = -1 // none, and not the default
+		}
+		return err
+	}},
 	{"handshake-timeout", "10s", "time to authenticate", func(c *engineConfig, v string) error {
 		return positive(&c.node.HandshakeTimeout, v)
 	}},
