@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/kvcr-go/kvcr"
@@ -54,6 +55,9 @@ type Node struct {
 	web     *web.Server
 	started time.Time
 	served  chan error
+
+	closing sync.Once
+	closed  error
 }
 
 // Start opens the engine and serves it. Unless GOMEMLIMIT is set, it sets Go's
@@ -125,7 +129,13 @@ func (n *Node) Addrs() (resp, binary []net.Addr, http net.Addr) {
 }
 
 // Close stops serving: answers under way are delivered for at most DrainTimeout.
+// Any goroutine, any number of times; all get the answer of the first.
 func (n *Node) Close() error {
+	n.closing.Do(func() { n.closed = n.close() })
+	return n.closed
+}
+
+func (n *Node) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.DrainTimeout)
 	defer cancel()
 	var errs []error
