@@ -28,7 +28,7 @@ type NodeOptions struct {
 	// and as the plain server.
 	Exe string
 	// Pins to measure: "one-core" puts server and load on a processor each,
-	// "none" leaves both alone. Empty: both.
+	// "none" leaves both alone. Empty: both, quick one-core.
 	Pins []string
 }
 
@@ -87,14 +87,21 @@ func Node(ctx context.Context, o NodeOptions) (*Report, error) {
 	o.Options = o.withDefaults()
 	if len(o.Pins) == 0 {
 		o.Pins = []string{"one-core", "none"}
+		if o.Quick {
+			o.Pins = o.Pins[:1]
+		}
 	}
+	if o.Quick {
+		o.until = time.Now().Add(quickBudget)
+	}
+	sizes := []int{64, 4 << 10, 64 << 10, 1 << 20}
 	rep := &Report{}
 	dir, err := os.MkdirTemp("", "kvcr-bench")
 	if err != nil {
 		return rep, err
 	}
 	defer os.RemoveAll(dir)
-	for _, pin := range o.Pins {
+	for i, pin := range o.Pins {
 		pinned := pin == "one-core"
 		if pinned && allowedCPUs() < 2 {
 			return rep, &OptionError{Option: "pin", Value: pin, Limit: "needs two processors"}
@@ -104,14 +111,16 @@ func Node(ctx context.Context, o NodeOptions) (*Report, error) {
 				return rep, err
 			}
 		}
-		for _, size := range []int{64, 4 << 10, 64 << 10, 1 << 20} {
+		for j, size := range sizes {
 			var rows []nodeRow
 			for _, r := range nodeRows(pinned) {
 				if r.size == size && o.wants(r.op) {
 					rows = append(rows, r)
 				}
 			}
-			if err := measureNode(ctx, o, rep, dir, pin, rows); err != nil {
+			po := o
+			po.Options = o.slice(i*len(sizes)+j, len(o.Pins)*len(sizes))
+			if err := measureNode(ctx, po, rep, dir, pin, rows); err != nil {
 				return rep, err
 			}
 		}
@@ -170,7 +179,7 @@ func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin strin
 					network = "tcp"
 				}
 				proto := p.proto(r.proto)
-				spec := load.Spec{Network: network, Addr: p.addr(network, proto), Proto: proto, Op: r.op, Size: r.size, Keys: keys, Conns: nodeConns, Pipeline: r.pipeline, Duration: max(2*o.span(), 500*time.Millisecond), CPU: -1, Unstamped: impl == implNet}
+				spec := load.Spec{Network: network, Addr: p.addr(network, proto), Proto: proto, Op: r.op, Size: r.size, Keys: keys, Conns: nodeConns, Pipeline: r.pipeline, Duration: max(2*o.span(), 300*time.Millisecond), CPU: -1, Unstamped: impl == implNet}
 				if pin == "one-core" {
 					spec.CPU = cpuAt(1)
 				}

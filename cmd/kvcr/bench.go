@@ -107,7 +107,7 @@ func (c *benchReplayCmd) Run(e *env, root *cli) error {
 }
 
 type benchNodeCmd struct {
-	Pin []string `placeholder:"PIN,..." enum:"one-core,none" help:"one-core: server and load on a processor each; none; default both."`
+	Pin []string `placeholder:"PIN,..." enum:"one-core,none" help:"one-core: server and load on a processor each; none; default both, quick one-core."`
 }
 
 func (c *benchNodeCmd) Run(e *env, root *cli) error {

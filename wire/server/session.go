@@ -172,6 +172,8 @@ func (s *session) keep(rest []byte) {
 	switch {
 	case len(rest) == 0 && cap(s.in) > inKept:
 		s.in = nil
+	case len(s.in) > 0 && len(rest) == len(s.in):
+		// Nothing was used of it, and moving it each time would be quadratic.
 	case len(s.in) > 0 && len(rest) > 0 && &rest[len(rest)-1] == &s.in[len(s.in)-1]:
 		s.in = s.in[:copy(s.in, rest)]
 	default:
