@@ -668,3 +668,31 @@ func TestSubscriberIsNotIdle(t *testing.T) {
 		}
 	}
 }
+
+// A connection that fails at the first write of a turn leaves nothing of the
+// values that were to follow.
+func TestBinaryResetBeforeStreams(t *testing.T) {
+	s := startBinary(t, nil)
+	c := dialBinary(t, s)
+	c.greet(nil, nil)
+	if st := c.set(1, wire.VerbSet, "big", pattern(3<<20, 5)); st != wire.StatusOK {
+		t.Fatal(st)
+	}
+	// Values of several frames and small answers, so that both wait to be sent
+	// when the kernel says that the other end is gone.
+	var b []byte
+	for id := uint64(1); id <= 40; id++ {
+		b = (&wire.Get{Key: []byte("big")}).Append(b, id)
+		b = (&wire.Ping{Bytes: []byte("small")}).Append(b, 100+id)
+	}
+	for range 200 {
+		c := dialBinary(t, s)
+		c.greet(nil, nil)
+		c.write(b)
+		c.Conn.(*net.TCPConn).SetLinger(0) // a reset
+		c.Close()
+	}
+	if !comesTrue(5*time.Second, func() bool { return s.opt.Engine.Claims() == 0 }) {
+		t.Errorf("%d claims left", s.opt.Engine.Claims())
+	}
+}

@@ -205,7 +205,7 @@ func (s *session) flush() error {
 	if s.queued == 0 {
 		n, err := s.loop.write(s.fd, s.out)
 		if err != nil {
-			s.dead = true
+			s.kill()
 			s.out.release()
 			s.out.reset()
 			return err
