@@ -90,7 +90,9 @@ func (c *binaryConn) want() []byte {
 }
 
 func (c *binaryConn) took(s *session, n int) {
-	c.fill.dst = c.fill.dst[n:]
+	if c.fill.res != nil {
+		c.fill.dst = c.fill.dst[n:]
+	}
 	c.fill.at += uint64(n)
 	if c.left -= n; c.left == 0 && !c.more {
 		c.endFill(s)
@@ -135,10 +137,7 @@ func (c *binaryConn) abort() {
 func (c *binaryConn) feed(s *session, b []byte) (used int, err error) {
 	for used < len(b) {
 		if c.left > 0 {
-			used += c.take(b[used:])
-			if c.left == 0 && !c.more {
-				c.endFill(s)
-			}
+			used += c.take(s, b[used:])
 			continue
 		}
 		n, err := c.frame(s, b[used:])
@@ -340,14 +339,12 @@ func (c *binaryConn) expect(h wire.Header, f *fill, n int) {
 }
 
 // take moves bytes of a value to their place and returns how many.
-func (c *binaryConn) take(b []byte) int {
+func (c *binaryConn) take(s *session, b []byte) int {
 	n := min(c.left, len(b))
 	if c.fill.res != nil {
 		blockcopy.Copy(c.fill.dst[:n], b[:n])
-		c.fill.dst = c.fill.dst[n:]
 	}
-	c.fill.at += uint64(n)
-	c.left -= n
+	c.took(s, n)
 	return n
 }
 
@@ -363,8 +360,7 @@ func (c *binaryConn) endFill(s *session) {
 	}
 	if f.at != f.total { // a SET without FlagMore that is not whole
 		f.res.Abort()
-		m := wire.ErrorReply{Code: wire.CodeBadPayload, Text: fmt.Sprintf("the value ends after %d of %d bytes", f.at, f.total)}
-		s.out.text = m.Append(s.out.text, c.id)
+		c.failRequest(s, c.id, wire.CodeBadPayload, fmt.Sprintf("the value ends after %d of %d bytes", f.at, f.total))
 		return
 	}
 	stored, err := store(f.res, f.verb)

@@ -108,12 +108,7 @@ func (c *binaryConn) send(s *session, id uint64, v kvcr.View) error {
 		return nil
 	}
 	s.out.text = wire.AppendValueHeader(s.out.text, id, uint64(n), n, false)
-	if n < lendFrom {
-		s.out.text = append(s.out.text, v.Bytes()...)
-		v.Release()
-	} else {
-		s.out.lend(v)
-	}
+	s.out.add(v)
 	return nil
 }
 

@@ -20,8 +20,16 @@ type segment struct {
 	view   kvcr.View // zero for all but the last piece of a block
 }
 
-// lend appends a claimed block; the outbox releases it.
-func (o *outbox) lend(v kvcr.View) {
+// lendFrom is the size in bytes from which a block is written from the arena.
+// Below, a copy into the text costs less than another part of a gathering write.
+const lendFrom = 2 << 10
+
+// add appends a claimed block and takes over its claim.
+func (o *outbox) add(v kvcr.View) {
+	if v.Pieces() == 1 {
+		o.addPart(v, v.Bytes())
+		return
+	}
 	o.cut()
 	for i := range v.Pieces() {
 		b, _ := v.Piece(i)
@@ -31,8 +39,14 @@ func (o *outbox) lend(v kvcr.View) {
 	o.segs[len(o.segs)-1].view = v
 }
 
-// lendPart appends a part of a claimed block of one piece.
-func (o *outbox) lendPart(v kvcr.View, b []byte) {
+// addPart appends a part of a claimed block of one piece, and takes over its
+// claim.
+func (o *outbox) addPart(v kvcr.View, b []byte) {
+	if len(b) < lendFrom {
+		o.text = append(o.text, b...)
+		v.Release()
+		return
+	}
 	o.cut()
 	o.segs = append(o.segs, segment{block: b, view: v})
 	o.size += len(b)
@@ -72,17 +86,25 @@ func (o *outbox) reset() {
 	o.text = o.text[:0]
 }
 
-// release ends the claims of all segments.
-func (o *outbox) release() {
+// drop forgets everything and ends all claims.
+func (o *outbox) drop() {
 	for i := range o.segs {
 		o.segs[i].view.Release()
 	}
+	o.reset()
 }
 
 // parcel is a part of the stream that waits for the kernel.
 type parcel struct {
 	b    []byte
 	view kvcr.View
+}
+
+// releaseAll ends the claims of parcels.
+func releaseAll(lot []parcel) {
+	for i := range lot {
+		lot[i].view.Release()
+	}
 }
 
 // parcels takes everything but the first sent bytes out of the outbox: text is

@@ -14,9 +14,6 @@ const (
 	// streamFrom is the value size from which a SET's bytes go straight into the
 	// block: shorter values are mostly whole in the first read.
 	streamFrom = 16 << 10
-	// lendFrom is the value size from which a hit is written from the arena. Below,
-	// a copy into the answer costs less than another part of a gathering write.
-	lendFrom = 2 << 10
 	// readAhead is how many pipelined GETs and SETs are prepared together.
 	readAhead = 16
 	// maxArgs of one command. Clients with longer lists split them.
@@ -78,7 +75,9 @@ func (c *respConn) want() []byte {
 }
 
 func (c *respConn) took(_ *session, n int) {
-	c.set.dst = c.set.dst[n:]
+	if c.set.res != nil {
+		c.set.dst = c.set.dst[n:]
+	}
 	c.set.left -= int64(n)
 }
 
@@ -105,7 +104,7 @@ func (c *respConn) feed(s *session, b []byte) (used int, err error) {
 		var n int
 		switch {
 		case c.set.under && c.set.left > 0:
-			used += c.take(rest)
+			used += c.take(s, rest)
 			continue
 		case c.set.under:
 			n, err = c.p.Rest(rest, &c.cmd)
@@ -241,13 +240,12 @@ func (c *respConn) beginSet(s *session) {
 const maxInt = int(^uint(0) >> 1)
 
 // take moves bytes of the value to their place and returns how many.
-func (c *respConn) take(b []byte) int {
+func (c *respConn) take(s *session, b []byte) int {
 	n := int(min(c.set.left, int64(len(b))))
 	if c.set.res != nil {
 		blockcopy.Copy(c.set.dst[:n], b[:n])
-		c.set.dst = c.set.dst[n:]
 	}
-	c.set.left -= int64(n)
+	c.took(s, n)
 	return n
 }
 

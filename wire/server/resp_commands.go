@@ -142,12 +142,7 @@ func (c *respConn) value(s *session, key []byte) {
 		return
 	}
 	s.out.text = resp.AppendBulkHeader(s.out.text, v.Len())
-	if v.Len() < lendFrom && v.Pieces() == 1 {
-		s.out.text = append(s.out.text, v.Bytes()...)
-		v.Release()
-	} else {
-		s.out.lend(v)
-	}
+	s.out.add(v)
 	s.out.text = resp.AppendCRLF(s.out.text)
 }
 
@@ -170,7 +165,7 @@ func (c *respConn) getrange(s *session, args [][]byte) error {
 		c.reply(s, "ERR value is not an integer or out of range")
 		return nil
 	}
-	if c.badKeys(s, args[1:2]) {
+	if c.badKey(s, args[1]) {
 		return nil
 	}
 	v, ok := s.h.Get(args[1])
@@ -181,12 +176,7 @@ func (c *respConn) getrange(s *session, args [][]byte) error {
 	}
 	b := part(v.Bytes(), from, to)
 	s.out.text = resp.AppendBulkHeader(s.out.text, len(b))
-	if len(b) < lendFrom {
-		s.out.text = append(s.out.text, b...)
-		v.Release()
-	} else {
-		s.out.lendPart(v, b)
-	}
+	s.out.addPart(v, b)
 	s.out.text = resp.AppendCRLF(s.out.text)
 	return nil
 }
@@ -209,7 +199,7 @@ func part(b []byte, from, to int64) []byte {
 }
 
 func (c *respConn) strlen(s *session, args [][]byte) error {
-	if c.badKeys(s, args[1:]) {
+	if c.badKey(s, args[1]) {
 		return nil
 	}
 	v, _ := s.h.Get(args[1])
@@ -361,7 +351,7 @@ func (c *respConn) mset(s *session, args [][]byte) error {
 		return nil
 	}
 	for i := 1; i < len(args); i += 2 {
-		if c.badKeys(s, args[i:i+1]) {
+		if c.badKey(s, args[i]) {
 			return errQuit
 		}
 	}
@@ -606,7 +596,7 @@ func (c *respConn) info(s *session, _ [][]byte) error {
 // blocks is the number of blocks of a namespace.
 func (s *Server) blocks(st kvcr.Stats, namespace string) uint64 {
 	for _, n := range st.Namespaces {
-		if n.Name == namespace || namespace == "" {
+		if n.Name == namespace {
 			return n.Blocks
 		}
 	}

@@ -119,8 +119,8 @@ type Server struct {
 
 	clock                               atomic.Int64
 	conns, accepted, refused, slowConns atomic.Int64
-	bytesIn, bytesOut                   striped
-	commands, errors                    [commandKinds]striped // of slow sessions
+	bytesIn, bytesOut                   atomic.Int64
+	commands, errors                    [commandKinds]atomic.Uint64 // of slow sessions
 	ttl                                 expiries
 	pairs                               *pairs // nil: none
 	sharing                             sharing
@@ -153,54 +153,47 @@ type listener struct {
 	ln            net.Listener
 }
 
-// striped is a counter that many goroutines add to.
-type striped struct{ n atomic.Int64 }
-
-func (c *striped) add(n int) { c.n.Add(int64(n)) }
-
 // Start listens and serves. The caller must Shutdown the server before it closes
 // the engine.
-func Start(opt Options) (*Server, error) {
+func Start(opt Options) (_ *Server, err error) {
 	opt.withDefaults()
+	namespaces := opt.Engine.Namespaces()
 	if opt.RESPNamespace == "" {
-		opt.RESPNamespace = opt.Engine.Namespaces()[0]
+		opt.RESPNamespace = namespaces[0]
 	}
 	s := &Server{
 		opt: opt, log: opt.Log, started: time.Now(),
 		sessions: map[*session]struct{}{}, byLoop: map[gnet.EventLoop]*loop{}, lent: map[string][]*kvcr.Handle{},
 		stop: make(chan struct{}), ttl: newExpiries(),
-		incarnation: newIncarnation(), maxValue: map[string]uint64{},
+		incarnation: newIncarnation(), maxValue: map[string]uint64{}, pairs: newPairs(opt.PairSuffixes),
 	}
-	for _, ns := range opt.Engine.Namespaces() {
+	defer func() {
+		if err != nil {
+			s.closeListeners()
+			s.ttl.close()
+		}
+	}()
+	for _, ns := range namespaces {
 		s.maxValue[ns] = uint64(opt.Engine.MaxValue(ns))
-	}
-	for _, ns := range opt.Engine.Namespaces() {
 		h, err := opt.Engine.HandleIn(ns)
 		if err != nil {
-			s.ttl.close()
 			return nil, fmt.Errorf("server: a handle for namespace %q: %w", ns, err)
 		}
 		s.ttl.handles[ns] = h
 	}
-	if s.pairs = newPairs(opt.PairSuffixes); s.pairs != nil {
+	if s.pairs != nil {
 		if err := s.pairs.check(s.kindOf(opt.RESPNamespace)); err != nil {
-			s.ttl.close()
 			return nil, err
 		}
 	}
 	if err := s.listen(); err != nil {
-		s.closeListeners()
-		s.ttl.close()
 		return nil, err
 	}
-	var err error
 	s.loops, err = gnet.NewClient(&handler{srv: s}, gnet.WithNumEventLoop(opt.Loops), gnet.WithLogger(quiet{opt.Log}), gnet.WithTCPNoDelay(gnet.TCPNoDelay))
 	if err == nil {
 		err = s.loops.Start()
 	}
 	if err != nil {
-		s.closeListeners()
-		s.ttl.close()
 		return nil, fmt.Errorf("server: event loops: %w", err)
 	}
 	for _, l := range s.listeners {
@@ -271,7 +264,7 @@ func (s *Server) kindOf(namespace string) string {
 		return ""
 	}
 	for _, n := range st.Namespaces {
-		if n.Name == namespace || namespace == "" {
+		if n.Name == namespace {
 			return n.Kind
 		}
 	}
@@ -470,18 +463,11 @@ func (s *Server) handle(l *loop, namespace string) (*kvcr.Handle, error) {
 	if h := l.handles[namespace]; h != nil {
 		return h, nil
 	}
-	h, err := s.newHandle(namespace)
+	h, err := s.opt.Engine.HandleIn(namespace)
 	if err == nil {
 		l.handles[namespace] = h
 	}
 	return h, err
-}
-
-func (s *Server) newHandle(namespace string) (*kvcr.Handle, error) {
-	if namespace == "" {
-		return s.opt.Engine.Handle()
-	}
-	return s.opt.Engine.HandleIn(namespace)
 }
 
 // lend takes a handle for a session outside the loops.
@@ -492,7 +478,7 @@ func (s *Server) lend(namespace string) (*kvcr.Handle, error) {
 		s.lent[namespace] = idle[:len(idle)-1]
 		return idle[len(idle)-1], nil
 	}
-	return s.newHandle(namespace)
+	return s.opt.Engine.HandleIn(namespace)
 }
 
 func (s *Server) giveBack(namespace string, h *kvcr.Handle) {
@@ -501,7 +487,7 @@ func (s *Server) giveBack(namespace string, h *kvcr.Handle) {
 	s.lent[namespace] = append(s.lent[namespace], h)
 }
 
-// snapshot lists the keys resident in a namespace, empty: the engine's first.
+// snapshot lists the keys resident in a namespace.
 func (s *Server) snapshot(namespace string) (keys [][]byte, err error) {
 	sub, err := s.opt.Engine.Subscribe(kvcr.SubscribeOptions{Buffer: 1})
 	if err != nil {
@@ -511,9 +497,6 @@ func (s *Server) snapshot(namespace string) (keys [][]byte, err error) {
 	all, err := sub.Snapshot()
 	if err != nil {
 		return nil, err
-	}
-	if namespace == "" {
-		namespace = s.opt.Engine.Namespaces()[0]
 	}
 	for _, e := range all {
 		if e.Namespace == namespace {
@@ -625,7 +608,7 @@ func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
 		h.srv.log.Warn("no handle for an event loop: connection closed", "err", err)
 		return gnet.Close
 	}
-	h.srv.bytesIn.add(len(b))
+	h.srv.bytesIn.Add(int64(len(b)))
 	in := s.input(b)
 	s.out = &s.loop.out
 	start := time.Now()

@@ -56,7 +56,7 @@ type session struct {
 	loop *loop
 	gc   gnet.Conn
 	fd   int    // gnet's, while the loop serves
-	in   []byte // input of a command that is not whole
+	in   []byte // input that was not run: a command that is not whole, or more when it leaves its loop
 
 	begun    int64        // both in coarse ns since the server started
 	lastSeen atomic.Int64 // the last turn
@@ -76,7 +76,6 @@ type session struct {
 	writing bool      // the goroutine is there
 	ending  bool      // nothing more will be said: close when all is sent
 	dead    bool      // the connection failed: say nothing more
-	rest    []byte    // input that was not run when the session left its loop
 }
 
 func newSession(srv *Server, l *listener) *session {
@@ -138,7 +137,8 @@ const (
 // it has arrived: what comes by way of gnet's buffer is copied twice. Ends and
 // errors of the connection are left for gnet to meet.
 func (s *session) fill() error {
-	for turn := 0; turn < readTurn; {
+	read := 0
+	for read < readTurn {
 		dst := s.proto.want()
 		if len(dst) < readFrom {
 			break
@@ -150,9 +150,12 @@ func (s *session) fill() error {
 		if err != nil || n <= 0 {
 			break
 		}
-		turn += n
-		s.srv.bytesIn.add(n)
+		read += n
+		s.srv.bytesIn.Add(int64(n))
 		s.proto.took(s, n)
+	}
+	if read == 0 {
+		return nil // nothing new to say either
 	}
 	return s.flush()
 }
@@ -187,7 +190,7 @@ const inKept = 1 << 10
 // flush sends what the outbox holds, or queues it behind what waits.
 func (s *session) flush() error {
 	s.out.cut()
-	s.srv.bytesOut.add(s.out.size)
+	s.srv.bytesOut.Add(int64(s.out.size))
 	if s.slow.Load() {
 		return s.flushSlow()
 	}
@@ -197,8 +200,7 @@ func (s *session) flush() error {
 		return s.flushStreams()
 	}
 	if s.dead {
-		s.out.release()
-		s.out.reset()
+		s.out.drop()
 		return net.ErrClosed
 	}
 	sent := 0
@@ -206,8 +208,7 @@ func (s *session) flush() error {
 		n, err := s.loop.write(s.fd, s.out)
 		if err != nil {
 			s.kill()
-			s.out.release()
-			s.out.reset()
+			s.out.drop()
 			return err
 		}
 		sent = n
@@ -238,9 +239,7 @@ func (s *session) flushStreams() error {
 		lot, size := s.nextLot(nil)
 		sent, err := s.loop.writeParcels(s.fd, lot)
 		if err != nil {
-			for i := range lot {
-				lot[i].view.Release()
-			}
+			releaseAll(lot)
 			s.kill()
 			return err
 		}
@@ -314,9 +313,7 @@ func duplicate(gc gnet.Conn) (net.Conn, error) {
 // kill marks the connection dead and ends all claims. mu held.
 func (s *session) kill() {
 	s.dead = true
-	for i := range s.queue {
-		s.queue[i].view.Release()
-	}
+	releaseAll(s.queue)
 	for _, st := range s.streams {
 		st.view.Release()
 	}
@@ -409,9 +406,7 @@ func (s *session) send(lot []parcel) (n int, err error) {
 				err = nil // it takes little, but it takes
 			}
 		}
-		for i := range k {
-			lot[at+i].view.Release()
-		}
+		releaseAll(lot[at : at+k])
 		at += k
 	}
 	return n, err
@@ -432,7 +427,7 @@ func (s *session) timed() (net.Conn, error) {
 func (s *session) count(kind int) {
 	s.command = kind
 	if s.slow.Load() {
-		s.srv.commands[kind].add(1)
+		s.srv.commands[kind].Add(1)
 	} else {
 		own.Add64(&s.loop.commands[kind], 1)
 	}
@@ -441,7 +436,7 @@ func (s *session) count(kind int) {
 // failed counts an error that the command was answered with.
 func (s *session) failed() {
 	if s.slow.Load() {
-		s.srv.errors[s.command].add(1)
+		s.srv.errors[s.command].Add(1)
 	} else {
 		own.Add64(&s.loop.errors[s.command], 1)
 	}
@@ -463,8 +458,7 @@ func (s *session) leave(rest []byte) {
 	}
 	s.mu.Lock()
 	s.h, s.out = h, new(outbox)
-	s.rest = append([]byte(nil), rest...)
-	s.in = nil
+	s.in = append([]byte(nil), rest...)
 	s.slow.Store(true)
 	err = s.startWriter()
 	if err != nil {
@@ -482,8 +476,8 @@ func (s *session) leave(rest []byte) {
 // serve runs a session that has left its loop, to its end: it reads only when
 // everything it had to say was taken. It returns the connection to close.
 func (s *session) serve() net.Conn {
-	in := s.rest
-	s.rest = nil
+	in := s.in
+	s.in = nil
 	for {
 		used, err := s.turn(in)
 		in = in[used:]
@@ -527,7 +521,7 @@ func (s *session) read(left []byte) ([]byte, error) {
 	}
 	if n > 0 {
 		err = nil
-		s.srv.bytesIn.add(n)
+		s.srv.bytesIn.Add(int64(n))
 	}
 	return left[:len(left)+n], err
 }
@@ -567,7 +561,7 @@ func (s *session) post(b []byte, limit int, give func() bool) error {
 		s.mu.Unlock()
 		return net.ErrClosed
 	}
-	s.srv.bytesOut.add(len(b))
+	s.srv.bytesOut.Add(int64(len(b)))
 	if s.slow.Load() && !s.writing {
 		s.mu.Unlock()
 		_, err := s.send([]parcel{{b: b}})

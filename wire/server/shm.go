@@ -211,7 +211,7 @@ func (s *session) sendWith(frame []byte, files []*os.File) error {
 		default:
 			return os.NewSyscallError("sendmsg", err)
 		}
-		s.srv.bytesOut.add(len(frame))
+		s.srv.bytesOut.Add(int64(len(frame)))
 		if n == len(frame) {
 			return nil
 		}

@@ -43,14 +43,14 @@ var commandNames = [commandKinds]string{"get", "set", "del", "exists", "other"}
 func (s *Server) Stats() Stats {
 	st := Stats{
 		Conns: s.conns.Load(), MaxConns: s.opt.MaxConns, Accepted: uint64(s.accepted.Load()), Refused: uint64(s.refused.Load()),
-		SlowConns: uint64(s.slowConns.Load()), BytesIn: uint64(s.bytesIn.n.Load()), BytesOut: uint64(s.bytesOut.n.Load()),
+		SlowConns: uint64(s.slowConns.Load()), BytesIn: uint64(s.bytesIn.Load()), BytesOut: uint64(s.bytesOut.Load()),
 		ExpiriesOutstanding: s.ttl.len(),
 	}
 	st.SharedConns, st.StagingBytes, st.HeldForDead = s.sharing.counts()
 	all := newHistogram()
 	s.mu.Lock()
 	for i := range s.commands {
-		n, failed := uint64(s.commands[i].n.Load()), uint64(s.errors[i].n.Load())
+		n, failed := s.commands[i].Load(), s.errors[i].Load()
 		for _, l := range s.byLoop {
 			n += l.commands[i].Load()
 			failed += l.errors[i].Load()

@@ -65,7 +65,7 @@ func (s *session) nextFrame(into []parcel) []parcel {
 	if st.at += len(b); st.at == len(piece) {
 		st.piece, st.at = st.piece+1, 0
 	}
-	s.srv.bytesOut.add(len(head) + len(b))
+	s.srv.bytesOut.Add(int64(len(head) + len(b)))
 	s.streams = s.streams[1:]
 	if !more {
 		return append(into, parcel{b: head}, parcel{b, st.view})
