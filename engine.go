@@ -74,6 +74,14 @@ type part struct {
 
 func (ns *namespace) part(hash uint64) *part { return ns.parts[hash>>ns.shift] }
 
+// maxValue is the largest value of one piece in bytes: it goes to the first pool.
+func (ns *namespace) maxValue() int {
+	if len(ns.cfg.Pools) > 0 {
+		return ns.cfg.Pools[0].SlotBytes
+	}
+	return ns.cfg.MaxValue
+}
+
 // Open reserves all memory and starts the owners. It reports every problem of
 // the configuration at once.
 func Open(cfg Config) (*Engine, error) {
@@ -220,14 +228,7 @@ func (e *Engine) namespace(name string) (*namespace, error) {
 			return ns, nil
 		}
 	}
-	return nil, &OpError{Op: "handle", Err: ErrNamespace, Detail: fmt.Sprintf("%q; there are %v", name, e.names())}
-}
-
-func (e *Engine) names() (names []string) {
-	for _, ns := range e.list {
-		names = append(names, ns.cfg.Name)
-	}
-	return names
+	return nil, &OpError{Op: "handle", Err: ErrNamespace, Detail: fmt.Sprintf("%q; there are %v", name, e.Namespaces())}
 }
 
 // Close ends the engine. Calls that run finish, later ones answer ErrClosed.

@@ -281,11 +281,7 @@ func (h *Handle) checkPut(op string, key []byte, size int) error {
 	if size < 0 {
 		return &OpError{Op: op, Err: ErrLayout, Detail: fmt.Sprintf("%d bytes", size)}
 	}
-	limit := h.ns.cfg.MaxValue
-	if len(h.ns.cfg.Pools) > 0 {
-		limit = h.ns.cfg.Pools[0].SlotBytes
-	}
-	if size > limit {
+	if limit := h.ns.maxValue(); size > limit {
 		return &OpError{Op: op, Err: ErrTooLarge, Value: size, Limit: limit}
 	}
 	return nil

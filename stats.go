@@ -131,16 +131,11 @@ func (e *Engine) Namespaces() (names []string) {
 // MaxValue is the largest value of one piece that a namespace takes, in bytes; 0
 // for a name that the engine does not have.
 func (e *Engine) MaxValue(namespace string) int {
-	for _, ns := range e.list {
-		if ns.cfg.Name != namespace {
-			continue
-		}
-		if len(ns.cfg.Pools) > 0 {
-			return ns.cfg.Pools[0].SlotBytes
-		}
-		return ns.cfg.MaxValue
+	ns, err := e.namespace(namespace)
+	if err != nil {
+		return 0
 	}
-	return 0
+	return ns.maxValue()
 }
 
 // Claims counts the claims that readers hold now: 0 when every View has been

@@ -306,13 +306,36 @@ func (s *Shard) resident(old, id uint32, members []uint32, hashes []uint64) (who
 
 // sameShape reports whether two records have the same pieces and length.
 func (s *Shard) sameShape(a, b uint32) bool {
-	da, db := s.hot[a].desc, s.hot[b].desc
-	if da.pieces() != db.pieces() || s.store.classes == nil && da.pool() != db.pool() || s.hot[a].size != s.hot[b].size {
+	var buf [MaxPieces]uint8
+	pools := append(buf[:0], uint8(s.hot[b].desc.pool()))
+	for _, f := range s.further(b) {
+		pools = append(pools, uint8(f.pool()))
+	}
+	return s.hasPieces(a, pools, int(s.hot[b].size))
+}
+
+// hasShape reports whether a claimed block is what a deposit of this shape would
+// have written.
+func (s *Shard) hasShape(id uint32, sh Shape) bool {
+	pools, ok := s.layouts.get(sh.Layout)
+	return ok && s.hasPieces(id, pools, sh.Size)
+}
+
+// hasPieces reports whether a record has a piece in each of pools, in order, the
+// first of size bytes. Size classes have no pools to tell apart.
+func (s *Shard) hasPieces(id uint32, pools []uint8, size int) bool {
+	h := &s.hot[id]
+	if h.desc.pieces() != len(pools) || int(h.size) != size {
 		return false
 	}
-	pa, pb := s.further(a), s.further(b)
-	for i := range pa {
-		if pa[i].pool() != pb[i].pool() {
+	if s.store.classes != nil {
+		return true
+	}
+	if h.desc.pool() != int(pools[0]) {
+		return false
+	}
+	for i, f := range s.further(id) {
+		if f.pool() != int(pools[i+1]) {
 			return false
 		}
 	}

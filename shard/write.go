@@ -120,8 +120,8 @@ func (l *Lane) putInPlace(p *Put, reads uint32) (out reply) {
 }
 
 // deposited claims the block that a deposit would write if it is resident, with
-// the same shape: then nothing has to make room for it. Any goroutine; a reader's look, so
-// what it does not see is met again when the deposit is linked.
+// the same shape: then nothing has to make room for it. Any goroutine; a reader's
+// look, so what it does not see is met again when the deposit is linked.
 func (s *Shard) deposited(p *Put) (Claim, bool) {
 	if p.Set {
 		return Claim{}, false
@@ -132,28 +132,6 @@ func (s *Shard) deposited(p *Put) (Claim, bool) {
 		return Claim{}, false
 	}
 	return c, ok
-}
-
-// hasShape reports whether a claimed block is what a deposit of this shape would
-// have written.
-func (s *Shard) hasShape(id uint32, sh Shape) bool {
-	pools, ok := s.layouts.get(sh.Layout)
-	d := s.hot[id].desc
-	if !ok || d.pieces() != len(pools) || int(s.hot[id].size) != sh.Size {
-		return false
-	}
-	if s.store.classes != nil {
-		return true
-	}
-	if d.pool() != int(pools[0]) {
-		return false
-	}
-	for i, f := range s.further(id) {
-		if f.pool() != int(pools[i+1]) {
-			return false
-		}
-	}
-	return true
 }
 
 func (l *Lane) outcome(p *Put, r reply) Outcome {
