@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -107,6 +108,11 @@ func measureRSS(ctx context.Context, o Options, rep *Report) error {
 // residentBytes reads a process's resident memory, explicit huge pages
 // included, which the kernel counts apart.
 func residentBytes(status string) (int64, error) {
+	return statusBytes(status, "VmRSS", "HugetlbPages")
+}
+
+// statusBytes sums fields of a process's status file. The first must be there.
+func statusBytes(status string, fields ...string) (int64, error) {
 	f, err := os.Open(status)
 	if err != nil {
 		return 0, err
@@ -116,7 +122,7 @@ func residentBytes(status string) (int64, error) {
 	found := false
 	for sc := bufio.NewScanner(f); sc.Scan(); {
 		name, value, _ := strings.Cut(sc.Text(), ":")
-		if name != "VmRSS" && name != "HugetlbPages" {
+		if !slices.Contains(fields, name) {
 			continue
 		}
 		kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
@@ -124,10 +130,10 @@ func residentBytes(status string) (int64, error) {
 			return 0, fmt.Errorf("%s: %s: %w", status, name, err)
 		}
 		sum += kb << 10
-		found = found || name == "VmRSS"
+		found = found || name == fields[0]
 	}
 	if !found {
-		return 0, fmt.Errorf("%s: no VmRSS", status)
+		return 0, fmt.Errorf("%s: no %s", status, fields[0])
 	}
 	return sum, nil
 }

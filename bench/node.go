@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -135,33 +136,16 @@ func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin strin
 	}
 	size := rows[0].size
 	keys := o.keys(min(nodeKeys, nodeBytes/size))
-	servers := map[string]*process{}
-	defer func() {
-		for _, p := range servers {
-			err = errors.Join(err, p.stop())
-		}
-	}()
+	servers := fleet{}
+	defer func() { err = errors.Join(err, servers.stop()) }()
 	for _, r := range rows {
 		for _, impl := range r.impls {
 			name := serverOf(impl)
 			if servers[name] != nil {
 				continue
 			}
-			p, err := startServer(ctx, o, dir, name, pin == "one-core", size)
-			if errors.Is(err, exec.ErrNotFound) {
-				o.Progress(fmt.Sprintf("%s is not installed: left out", name))
-				continue
-			}
-			if err != nil {
+			if err := servers.start(ctx, o, dir, name, pin == "one-core", size, keys); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
-			}
-			servers[name] = p
-			if name != implNet {
-				o.Progress(fmt.Sprintf("filling %s with %d values of %d bytes", name, keys, size))
-				spec := load.Spec{Network: "tcp", Addr: p.addr("tcp", p.proto("resp")), Proto: p.proto("resp"), Op: "fill", Size: size, Keys: keys, Conns: 4, Pipeline: 4, CPU: -1}
-				if _, err := generate(ctx, o, spec); err != nil {
-					return fmt.Errorf("%s: fill: %w", name, err)
-				}
 			}
 		}
 	}
@@ -179,10 +163,7 @@ func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin strin
 					network = "tcp"
 				}
 				proto := p.proto(r.proto)
-				spec := load.Spec{Network: network, Addr: p.addr(network, proto), Proto: proto, Op: r.op, Size: r.size, Keys: keys, Conns: nodeConns, Pipeline: r.pipeline, Duration: max(2*o.span(), 300*time.Millisecond), CPU: -1, Unstamped: impl == implNet}
-				if pin == "one-core" {
-					spec.CPU = cpuAt(1)
-				}
+				spec := load.Spec{Network: network, Addr: p.addr(network, proto), Proto: proto, Op: r.op, Size: r.size, Keys: keys, Conns: nodeConns, Pipeline: r.pipeline, Duration: max(2*o.span(), 300*time.Millisecond), CPU: loadCPU(pin), Unstamped: impl == implNet}
 				res, err := generate(ctx, o, spec)
 				if err != nil {
 					return fmt.Errorf("%s: %w", impl, err)
@@ -206,13 +187,14 @@ func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin strin
 
 // measureHalfLoad sends half of what Redis took at its peak, at fixed times
 // whatever the server does, and reports what the slowest thousandth waited.
-func measureHalfLoad(ctx context.Context, o NodeOptions, rep *Report, pin string, keys int, servers map[string]*process) error {
+func measureHalfLoad(ctx context.Context, o NodeOptions, rep *Report, pin string, keys int, servers fleet) error {
 	if servers[implRedis] == nil || !o.wants("get-p999-half-load") {
 		return nil
 	}
 	peak := math.NaN()
+	row := []Param{{"proto", "resp"}, {"net", "tcp"}, {"size", 64}, {"pipeline", 1}, {"pin", pin}}
 	for _, r := range rep.Results {
-		if s := r.find(implRedis); s != nil && r.Name == "get" && fmt.Sprint(r.Params) == fmt.Sprint([]Param{{"proto", "resp"}, {"net", "tcp"}, {"size", 64}, {"pipeline", 1}, {"pin", pin}}) {
+		if s := r.find(implRedis); s != nil && r.Name == "get" && slices.Equal(r.Params, row) {
 			peak = s.Median()
 		}
 	}
@@ -224,10 +206,7 @@ func measureHalfLoad(ctx context.Context, o NodeOptions, rep *Report, pin string
 		for _, impl := range []string{ours, implRedis} {
 			p := servers[impl]
 			o.Progress(fmt.Sprintf("p99.9 at %.0f gets a second, pin %s, round %d of %d: %s", peak/2, pin, round+1, o.Runs, impl))
-			spec := load.Spec{Network: "tcp", Addr: p.addr("tcp", "resp"), Proto: "resp", Op: "get", Size: 64, Keys: keys, Conns: nodeConns, Pipeline: 1, Rate: peak / 2, Duration: max(4*o.span(), time.Second), CPU: -1}
-			if pin == "one-core" {
-				spec.CPU = cpuAt(1)
-			}
+			spec := load.Spec{Network: "tcp", Addr: p.addr("tcp", "resp"), Proto: "resp", Op: "get", Size: 64, Keys: keys, Conns: nodeConns, Pipeline: 1, Rate: peak / 2, Duration: max(4*o.span(), time.Second), CPU: loadCPU(pin)}
 			res, err := generate(ctx, o, spec)
 			if err != nil {
 				return fmt.Errorf("%s: %w", impl, err)
@@ -302,17 +281,7 @@ func closeAll(conns []net.Conn) {
 
 // anonymous is the process's resident anonymous memory in bytes.
 func anonymous(pid int) (int64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for _, line := range strings.Split(string(b), "\n") {
-		if v, ok := strings.CutPrefix(line, "RssAnon:"); ok {
-			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
-			return kb << 10, err
-		}
-	}
-	return 0, fmt.Errorf("/proc/%d/status has no RssAnon", pid)
+	return statusBytes(fmt.Sprintf("/proc/%d/status", pid), "RssAnon")
 }
 
 // measureShared reads 1 MiB values in place from a node's shared memory, beside
@@ -320,24 +289,11 @@ func anonymous(pid int) (int64, error) {
 func measureShared(ctx context.Context, o NodeOptions, rep *Report, dir string) (err error) {
 	const size, inFlight = 1 << 20, 8
 	keys := o.keys(nodeBytes / size)
-	servers := map[string]*process{}
-	defer func() {
-		for _, p := range servers {
-			err = errors.Join(err, p.stop())
-		}
-	}()
+	servers := fleet{}
+	defer func() { err = errors.Join(err, servers.stop()) }()
 	for _, name := range []string{implShared, implRedis} {
-		p, err := startServer(ctx, o, dir, name, false, size)
-		if errors.Is(err, exec.ErrNotFound) {
-			continue
-		}
-		if err != nil {
+		if err := servers.start(ctx, o, dir, name, false, size, keys); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
-		}
-		servers[name] = p
-		fill := load.Spec{Network: "tcp", Addr: p.addr("tcp", "resp"), Proto: "resp", Op: "fill", Size: size, Keys: keys, Conns: 4, Pipeline: 4, CPU: -1}
-		if _, err := generate(ctx, o, fill); err != nil {
-			return fmt.Errorf("%s: fill: %w", name, err)
 		}
 	}
 	out := rep.result(Result{Suite: "node", Name: "get", Params: []Param{{"proto", "shm"}, {"net", "unix"}, {"size", size}, {"pipeline", inFlight}, {"pin", "none"}}, Unit: "ops/s", Better: Higher, Bar: Bar{Times: 5}})
@@ -376,6 +332,14 @@ func serverOf(impl string) string {
 	return impl
 }
 
+// loadCPU is the processor that the generator of load runs on, -1 for any.
+func loadCPU(pin string) int {
+	if pin == "one-core" {
+		return cpuAt(1)
+	}
+	return -1
+}
+
 // generate runs the generator of load in a process of its own.
 func generate(ctx context.Context, o NodeOptions, spec load.Spec) (res load.Result, err error) {
 	arg, err := json.Marshal(spec)
@@ -390,6 +354,40 @@ func generate(ctx context.Context, o NodeOptions, spec load.Spec) (res load.Resu
 		return res, fmt.Errorf("load: %w: %s", err, strings.TrimSpace(stderr.String()))
 	}
 	return res, json.Unmarshal(out, &res)
+}
+
+// fleet are the servers that run, by name.
+type fleet map[string]*process
+
+// start starts one and fills it. A server that is not installed is left out.
+func (f fleet) start(ctx context.Context, o NodeOptions, dir, name string, pinned bool, size, keys int) error {
+	p, err := startServer(ctx, o, dir, name, pinned, size)
+	if errors.Is(err, exec.ErrNotFound) {
+		o.Progress(fmt.Sprintf("%s is not installed: left out", name))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f[name] = p
+	if name == implNet {
+		return nil // it has its one value
+	}
+	o.Progress(fmt.Sprintf("filling %s with %d values of %d bytes", name, keys, size))
+	proto := p.proto("resp")
+	fill := load.Spec{Network: "tcp", Addr: p.addr("tcp", proto), Proto: proto, Op: "fill", Size: size, Keys: keys, Conns: 4, Pipeline: 4, CPU: -1}
+	if _, err := generate(ctx, o, fill); err != nil {
+		return fmt.Errorf("fill: %w", err)
+	}
+	return nil
+}
+
+func (f fleet) stop() error {
+	var errs []error
+	for _, p := range f {
+		errs = append(errs, p.stop())
+	}
+	return errors.Join(errs...)
 }
 
 // process is a server under measurement.
@@ -432,10 +430,11 @@ func startServer(ctx context.Context, o NodeOptions, dir, name string, pinned bo
 		p.addrs["tcp/resp"], p.addrs["unix/resp"] = at, unixPath
 	case implMemcached:
 		exe = "memcached"
-		args = []string{"-p", strconv.Itoa(port), "-l", "127.0.0.1", "-U", "0", "-m", "2048", "-I", "8m", "-t", "1", "-u", "nobody"}
-		if !pinned {
-			args[9+2] = "4" // its default
+		threads := "4" // its default
+		if pinned {
+			threads = "1"
 		}
+		args = []string{"-p", strconv.Itoa(port), "-l", "127.0.0.1", "-U", "0", "-m", "2048", "-I", "8m", "-t", threads, "-u", "nobody"}
 		p.addrs["tcp/memcached"] = at
 	case implNet:
 		args = []string{"bench", "plain-server", "--addr", at, "--size", strconv.Itoa(size)}
@@ -447,13 +446,9 @@ func startServer(ctx context.Context, o NodeOptions, dir, name string, pinned bo
 		}
 		unixPath := filepath.Join(dir, fmt.Sprintf("node-%d.sock", port))
 		binary := "127.0.0.1:" + strconv.Itoa(second)
-		capacity := max(int64(size)*nodeKeys*2, 2<<30)
-		if int64(size)*nodeKeys > nodeBytes {
-			capacity = 2 << 30
-		}
 		shared := unixPath + ".shared"
 		args = []string{"serve", "--http=", "--resp", at + ",unix:" + unixPath, "--listen", binary + ",unix:" + shared, "--prefault", "true",
-			"--capacity", strconv.FormatInt(capacity, 10), "--mean-value", strconv.Itoa(max(size, 1024)), "--log-level", "warn"}
+			"--capacity", strconv.Itoa(2 * nodeBytes), "--mean-value", strconv.Itoa(max(size, 1024)), "--log-level", "warn"}
 		p.addrs["tcp/resp"], p.addrs["unix/resp"], p.addrs["tcp/binary"], p.addrs["unix/binary"] = at, unixPath, binary, shared
 		if name == implShared {
 			args = append(args, "--backing", "memfd")

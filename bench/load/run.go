@@ -45,8 +45,8 @@ type Result struct {
 
 // conn is one connection and its batch.
 type conn struct {
+	i     int // in runner.conns
 	fd    int
-	c     net.Conn
 	keys  []int
 	start time.Time
 	// Sending: request and part under way, and what is left to write of them.
@@ -152,9 +152,9 @@ func (r *runner) dial() error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return err
 	}
-	c := &conn{fd: fd}
+	c := &conn{i: len(r.conns), fd: fd}
 	r.conns = append(r.conns, c)
-	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(len(r.conns) - 1)}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(c.i)}
 	return unix.EpollCtl(r.epoll, unix.EPOLL_CTL_ADD, fd, &ev)
 }
 
@@ -279,14 +279,9 @@ func (r *runner) watch(c *conn, room bool) error {
 		return nil
 	}
 	c.blocked = room
-	ev := unix.EpollEvent{Events: unix.EPOLLIN}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(c.i)}
 	if room {
 		ev.Events |= unix.EPOLLOUT
-	}
-	for i := range r.conns {
-		if r.conns[i] == c {
-			ev.Fd = int32(i)
-		}
 	}
 	return unix.EpollCtl(r.epoll, unix.EPOLL_CTL_MOD, c.fd, &ev)
 }

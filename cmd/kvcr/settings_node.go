@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/kvcr-go/kvcr/wire"
 )
 
 // nodeSettings are those of kvcr serve.
@@ -36,8 +38,11 @@ var nodeSettings = []setting{
 		return err
 	}},
 	{"secret-file", "", "file with the secret of binary clients, at least 16 bytes; empty for none", func(c *engineConfig, v string) (err error) {
-		if c.node.Secret, err = secret(v); err == nil && v != "" && len(c.node.Secret) < 16 {
-			err = fmt.Errorf("%s holds %d bytes: a secret needs at least 16", v, len(c.node.Secret))
+		if c.node.Secret, err = secret(v); err != nil || v == "" {
+			return err
+		}
+		if err = wire.CheckSecret(c.node.Secret); err != nil {
+			err = fmt.Errorf("%s: %w", v, err)
 		}
 		return err
 	}},
