@@ -898,3 +898,33 @@ func TestShortViews(t *testing.T) {
 }
 
 func asOp(err error, op **OpError) bool { return errors.As(err, op) }
+
+// Deposits look at the shape of what is resident while other handles bring piece
+// lists that the shard has not seen yet.
+func TestDepositsBesideNewLayouts(t *testing.T) {
+	e := open(t, Config{
+		Capacity: 8 << 20, Shards: 1,
+		Namespaces: one(Namespace{Kind: Chained, Pools: []Pool{{Name: "a", SlotBytes: 4096}, {Name: "b", SlotBytes: 4096}, {Name: "c", SlotBytes: 4096}}}),
+	})
+	var wg sync.WaitGroup
+	for g := range 3 {
+		h := handle(t, e)
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			names := []string{"a", "b", "c"}
+			for i := range 200 {
+				item := Item{Key: keyOf(i % 7)}
+				for n := i*(g+1) + 1; n > 0; n /= 3 { // some list of up to six pools
+					item.Pools = append(item.Pools, names[n%3])
+					item.Pieces = append(item.Pieces, stamped(uint64(i%7), 4096))
+				}
+				r := h.DepositBatch([]Item{item}, DepositOptions{})
+				if why := r[0].Reason; why != ReasonOK && why != ReasonLayout {
+					t.Errorf("deposit %d: %v", i, why)
+				}
+			}
+		}()
+	}
+	wg.Wait()
+}

@@ -33,6 +33,8 @@ type Shard struct {
 	now atomic.Uint32 // access tick: written by the token holder, read by every hit
 	_   [60]byte
 
+	layouts layouts // see there
+
 	token token
 
 	// Below: the token holder's.
@@ -49,12 +51,11 @@ type Shard struct {
 	freeRecords, lingering int
 	keyBuf                 [MaxKey]byte
 	held                   map[uint32]uint32 // no_evict holds by record
-	layouts                layouts
-	grouped                bool   // a group was ever stored here
-	open                   *run   // the run whose blocks the policy does not know yet
-	wanted                 int    // pool that the victim search must free a slot of, -1: any
-	scan                   uint32 // where anyVictim goes on
-	looks                  int    // windows that the reservation under way may still look at
+	grouped                bool              // a group was ever stored here
+	open                   *run              // the run whose blocks the policy does not know yet
+	wanted                 int               // pool that the victim search must free a slot of, -1: any
+	scan                   uint32            // where anyVictim goes on
+	looks                  int               // windows that the reservation under way may still look at
 	one                    [1]evict.Insert
 
 	inMagazines atomic.Int32  // records that lanes hold ahead

@@ -1,6 +1,9 @@
 package shard
 
 import (
+	"slices"
+	"sync/atomic"
+
 	"github.com/kvcr-go/kvcr/arena"
 )
 
@@ -86,29 +89,42 @@ func (st *store) slotBytes(pool int) int { return st.pools[pool].SlotBytes() }
 
 // layouts are the piece lists that deposits have named, numbered: what a
 // command carries instead of a list. They are few and never removed.
-type layouts struct{ lists [][]uint8 }
+//
+// The token holder adds lists; anybody reads, also outside the token. A list and
+// the table that names it never change: a longer table takes its place.
+type layouts struct{ table atomic.Pointer[[][]uint8] }
 
 // maxLayouts bounds the table; an engine uses a handful.
 const maxLayouts = 1024
 
+func (l *layouts) lists() [][]uint8 {
+	if t := l.table.Load(); t != nil {
+		return *t
+	}
+	return nil
+}
+
 func (l *layouts) get(n uint16) ([]uint8, bool) {
-	if int(n) >= len(l.lists) {
+	lists := l.lists()
+	if int(n) >= len(lists) {
 		return nil, false
 	}
-	return l.lists[n], true
+	return lists[n], true
 }
 
 func (l *layouts) add(pools []uint8) (uint16, bool) {
-	for i, have := range l.lists {
+	old := l.lists()
+	for i, have := range old {
 		if string(have) == string(pools) {
 			return uint16(i), true
 		}
 	}
-	if len(l.lists) == maxLayouts {
+	if len(old) == maxLayouts {
 		return 0, false
 	}
-	l.lists = append(l.lists, append([]uint8(nil), pools...))
-	return uint16(len(l.lists) - 1), true
+	longer := append(slices.Clip(old), slices.Clone(pools))
+	l.table.Store(&longer)
+	return uint16(len(old)), true
 }
 
 // Layout returns the number of a piece list, for Shape. It fails when a pool
