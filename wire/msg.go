@@ -61,6 +61,26 @@ func New(t Type) Message {
 		return new(ShmAttach)
 	case TypeCancel:
 		return new(Cancel)
+	case TypePeerHello:
+		return new(PeerHello)
+	case TypePeerStream:
+		return new(PeerStream)
+	case TypePeerQuery:
+		return new(PeerQuery)
+	case TypeInvalidate:
+		return new(Invalidate)
+	case TypeStart:
+		return new(Start)
+	case TypeAccept:
+		return new(Accept)
+	case TypeConfirm:
+		return new(Confirm)
+	case TypeDecline:
+		return new(Decline)
+	case TypeFinish:
+		return new(Finish)
+	case TypeProbe:
+		return new(Probe)
 	case TypeData:
 		return new(Data)
 	case TypeChallenge:
@@ -91,6 +111,24 @@ func New(t Type) Message {
 		return new(Events)
 	case TypeShmPools:
 		return new(ShmPools)
+	case TypePeerWelcome:
+		return new(PeerWelcome)
+	case TypeOffer:
+		return new(Offer)
+	case TypeDone:
+		return new(Done)
+	case TypeRefused:
+		return new(Refused)
+	case TypeRemoved:
+		return new(Removed)
+	case TypeAsk:
+		return new(Ask)
+	case TypeFinished:
+		return new(Finished)
+	case TypeProbeAck:
+		return new(ProbeAck)
+	case TypeBlock:
+		return new(Block)
 	case TypeError:
 		return new(ErrorReply)
 	case TypeGoodbye:

@@ -29,6 +29,17 @@ const (
 	TypeShmAttach   Type = 0x20
 	TypeCancel      Type = 0x21
 
+	TypePeerHello  Type = 0x28
+	TypePeerStream Type = 0x29
+	TypePeerQuery  Type = 0x2a
+	TypeInvalidate Type = 0x2b
+	TypeStart      Type = 0x2c
+	TypeAccept     Type = 0x2d
+	TypeConfirm    Type = 0x2e
+	TypeDecline    Type = 0x2f
+	TypeFinish     Type = 0x30
+	TypeProbe      Type = 0x31
+
 	TypeData Type = 0x40
 
 	TypeChallenge   Type = 0x81
@@ -45,8 +56,19 @@ const (
 	TypeStatsReply  Type = 0x99
 	TypeEvents      Type = 0x9a
 	TypeShmPools    Type = 0x9b
-	TypeError       Type = 0xa0
-	TypeGoodbye     Type = 0xa1
+
+	TypePeerWelcome Type = 0xa8
+	TypeOffer       Type = 0xa9
+	TypeDone        Type = 0xaa
+	TypeRefused     Type = 0xab
+	TypeRemoved     Type = 0xac
+	TypeAsk         Type = 0xad
+	TypeFinished    Type = 0xae
+	TypeProbeAck    Type = 0xaf
+	TypeBlock       Type = 0xb0
+
+	TypeError   Type = 0xa0
+	TypeGoodbye Type = 0xa1
 )
 
 // kind is what a header alone can tell about its type.
@@ -79,6 +101,17 @@ var kinds = [256]kind{
 	TypeShmAttach:   {"SHM_ATTACH", 8, 0, 0},
 	TypeCancel:      {"CANCEL", 8, 0, 0},
 
+	TypePeerHello:  {"PEER_HELLO", peerInfoSize + 1, 0, 0},
+	TypePeerStream: {"PEER_STREAM", 8 + 1, 0, 0},
+	TypePeerQuery:  {"PEER_QUERY", MaxPayload, 0, 0},
+	TypeInvalidate: {"INVALIDATE", MaxPayload, 0, 0},
+	TypeStart:      {"START", MaxPayload, 0, 0},
+	TypeAccept:     {"ACCEPT", MaxPayload, 0, 0},
+	TypeConfirm:    {"CONFIRM", 8 + 8 + 4 + 4*MaxList, 0, 0},
+	TypeDecline:    {"DECLINE", 8 + 8 + 4 + 6*MaxList, 0, 0},
+	TypeFinish:     {"FINISH", 8 + 8, 0, 0},
+	TypeProbe:      {"PROBE", 8 + 8 + 1 + 4 + 4*MaxList, 0, 0},
+
 	TypeData: {"DATA", 8 + MaxChunk, FlagMore, 0},
 
 	TypeChallenge:   {"CHALLENGE", 1 + 1 + 16 + 8 + 32 + 8 + 4 + 4 + 4, 0, 0},
@@ -95,8 +128,19 @@ var kinds = [256]kind{
 	TypeStatsReply:  {"STATS_REPLY", MaxPayload, 0, 0},
 	TypeEvents:      {"EVENTS", MaxPayload, FlagMore, FlagMore},
 	TypeShmPools:    {"SHM_POOLS", 4 + 20*MaxList + 8, 0, 0},
-	TypeError:       {"ERROR", 2 + 2 + MaxText, 0, 0},
-	TypeGoodbye:     {"GOODBYE", 2 + 2 + MaxText, 0, 0},
+
+	TypePeerWelcome: {"PEER_WELCOME", peerInfoSize + 1 + 8 + 2 + MaxName, 0, 0},
+	TypeOffer:       {"OFFER", MaxPayload, 0, 0},
+	TypeDone:        {"DONE", 8 + 8 + 4 + 6*MaxList, 0, 0},
+	TypeRefused:     {"REFUSED", 8 + 2 + 2 + MaxText, 0, 0},
+	TypeRemoved:     {"REMOVED", 8 + 8 + 4 + 6*MaxList, 0, 0},
+	TypeAsk:         {"ASK", 8 + 8 + 4 + 4*MaxList, 0, 0},
+	TypeFinished:    {"FINISHED", 8 + 8, 0, 0},
+	TypeProbeAck:    {"PROBE_ACK", 8 + 8 + 1 + 1, 0, 0},
+	TypeBlock:       {"BLOCK", 4 + 8, 0, 0},
+
+	TypeError:   {"ERROR", 2 + 2 + MaxText, 0, 0},
+	TypeGoodbye: {"GOODBYE", 2 + 2 + MaxText, 0, 0},
 }
 
 // kind returns what is known of t. A frame of a type that this version does not
@@ -152,12 +196,28 @@ const (
 	StatusBusy         // too much in flight; try again
 	StatusUnauthorized //
 	StatusReleased     // no such claim or reservation, or not any more
+	StatusChecksum     // the bytes are not those that were stored
+	StatusSource       // the source failed, or its process died
+	StatusLost         // the connection was lost
+	StatusUnknownOp    // no such operation, or not any more
+	StatusIncarnation  // meant for an earlier life of the process
+	StatusSelf         // source and destination are the same process
+	StatusQuarantine   // too much memory that peers may still write
+	StatusGeneration   // the block has been replaced since
+	StatusMarked       // another move has the block
+	StatusCrossing     // the destination's copy is itself being moved away
+	StatusHeld         // held for another move
+	StatusNoEvict      // the block must not leave
+	StatusRedeposited  // deposited anew during the move
+	StatusGroup        // another part of its group does not come along
 	statusEnd
 )
 
 var statusNames = [statusEnd]string{
 	"ok", "miss", "exists", "capacity", "too_large", "bad_key", "bad_layout", "timeout",
 	"aborted", "dropped", "closed", "unsupported", "busy", "unauthorized", "released",
+	"checksum", "source", "lost", "unknown_op", "incarnation", "self_source", "quarantine", "generation",
+	"marked", "crossing", "held", "no_evict", "redeposited", "group",
 }
 
 // String is the status's name, as in PROTOCOL.md, or status(77).

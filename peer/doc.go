@@ -1,0 +1,35 @@
+// Package peer moves blocks between nodes.
+//
+// The destination asks. A transfer is one operation of up to wire.MaxItems
+// blocks, named by the destination; its messages travel on a control connection
+// that the destination has dialled, its bytes by a route that the two chose when
+// they met.
+//
+//	destination                          source
+//	Start(keys, generations)   ------->  claims, marks (move)
+//	           <-------  Offer(generation, size, chain, checksum)
+//	reserves
+//	Accept(items)              ------->
+//	           <=======  bytes, by the route
+//	verifies, commits (and takes a hold, in a move)
+//	Confirm(items)             ------->  removes what it has still marked
+//	           <-------  Removed(items: ok, or kept and why)
+//	Finish                     ------->  drops its claims
+//	           <-------  Finished
+//
+// Rules:
+//
+//   - The two sides are state machines: Dest for all operations of one
+//     destination with one source, Source for its twin. They know no clock, no
+//     goroutine and no socket: Step takes an event and the time, and answers with
+//     actions. node.go runs them over connections and routes, internal/sim over
+//     a simulated network.
+//   - What the machines ask of the block table (Records) happens whole or not at
+//     all, before Step returns.
+//   - A deadline ends a wait, never a claim: memory that a peer may still write
+//     is freed on proof that it cannot.
+//   - Requests are repeated with backoff until they are answered, and answered
+//     from present state: an operation starts at most once.
+//   - A move removes the source's copy only while the destination is known to
+//     hold its own: the rules M1 to M7 (see Source and Dest).
+package peer
