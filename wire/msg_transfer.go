@@ -125,6 +125,7 @@ type Offered struct {
 	Size       uint64 // bytes, all pieces together
 	Sum        uint64 // XXH3-64 of the payload; see OfferSum
 	Position   uint32 // in its chain
+	Parts      uint16 // of the group it is part of; 0: none
 	Parent     []byte // key; empty: none, or see OfferFollows
 	Pools      []byte // of each piece, in order; empty: size classes
 	Offsets    []uint64
@@ -138,6 +139,7 @@ func (o *Offered) fields(c *coder) {
 	c.u64(&o.Size, "size")
 	c.u64(&o.Sum, "sum")
 	c.u32(&o.Position, "position")
+	u16(c, &o.Parts, "parts")
 	c.bytes(&o.Parent, 0, MaxKey, "parent")
 	c.bytes(&o.Pools, 0, MaxPieces, "pools")
 	for i := range list(c, &o.Offsets, 8, "offsets") {
@@ -145,7 +147,7 @@ func (o *Offered) fields(c *coder) {
 	}
 }
 
-const offeredSize = 2 + 1 + 2 + 4 + 8 + 8 + 4 + 2 + 2 + 4
+const offeredSize = 2 + 1 + 2 + 4 + 8 + 8 + 4 + 2 + 2 + 2 + 4
 
 // MaxPieces is the most pieces of one block.
 const MaxPieces = 31

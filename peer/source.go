@@ -1,0 +1,322 @@
+package peer
+
+import (
+	"slices"
+
+	"github.com/kvcr-go/kvcr/wire"
+)
+
+// Source is the source side of all operations of one destination process.
+//
+// An item's life:
+//
+//	offered -> writing -> written ----------> ended      (copy)
+//	    |          |          \-(Confirm)---> removed or kept   (move)
+//	    \----------+------------------------> ended
+//
+// What must hold:
+//
+//	S1  A block is claimed from Offer until it is not read any more: written and
+//	    not marked, or the operation has ended. On the shm route, where the
+//	    destination reads, until Finish or proof of its death; no timer ends it.
+//	S2  A block is removed only for a Confirm that names both processes, on a
+//	    connection that is up, while the mark is still the operation's (M1, M5).
+//	S3  Every mark ends: by Remove, or Unmark at Decline, Finish, Down, or when
+//	    the allowance is over (M6).
+//	S4  An operation of one id starts once; what is answered follows from present
+//	    state (M4).
+type Source struct {
+	self   Incarnation
+	dest   Incarnation
+	rec    SourceRecords
+	timing Timing
+	limits SourceLimits
+
+	up    bool
+	route wire.Route
+	ops   []*srcOp
+	byID  map[OpID]*srcOp
+	ended endedOps
+	out   []Action
+}
+
+// SourceLimits bound what a destination may have a source do at once.
+type SourceLimits struct {
+	// Ops is the number of its operations. Default 1024.
+	Ops int
+	// Pins: there is a framework that lends what the records do not have.
+	Pins bool
+	// Namespace compares the layouts: it returns StatusOK, or why an operation
+	// on the namespace is refused, and a sentence for people. nil: never.
+	Namespace func(name string, fingerprint [32]byte) (wire.Status, string)
+}
+
+// NewSource returns the source machine for one destination process.
+func NewSource(self, dest Incarnation, rec SourceRecords, timing Timing, limits SourceLimits) *Source {
+	if limits.Ops == 0 {
+		limits.Ops = 1024
+	}
+	return &Source{self: self, dest: dest, rec: rec, timing: timing.withDefaults(), limits: limits, byID: map[OpID]*srcOp{}}
+}
+
+type srcState uint8
+
+const (
+	srcOffered srcState = iota
+	srcWriting
+	srcWritten
+)
+
+type srcItem struct {
+	state   srcState
+	claim   Claim
+	marked  bool        // the mark may still be ours
+	result  wire.Status // of the write
+	told    bool        // Done has named it
+	outcome wire.Status // of the move, once decided
+	decided bool
+}
+
+type srcOp struct {
+	id      OpID
+	start   *wire.Start
+	offer   *wire.Offer
+	items   []srcItem
+	pinning bool
+	ending  bool // Finish came, or the connection went: over when nothing is being written
+	finish  bool // and Finished is owed
+	// expire is when the operation's time is up; then the allowances of M6 run.
+	expire Time
+	stage  srcStage
+}
+
+// srcStage is what the next timer of an operation does.
+type srcStage uint8
+
+const (
+	stageRunning srcStage = iota // cancels writes
+	stageAsk                     // asks for confirmations
+	stageKeep                    // gives up the move
+	stageForget                  // forgets the operation
+	stageOver
+)
+
+// Ops is the number of operations that are not forgotten.
+func (s *Source) Ops() int { return len(s.ops) }
+
+// Step lets the machine take one event. The actions are valid until the next
+// call.
+func (s *Source) Step(now Time, ev Event) []Action {
+	s.out = s.out[:0]
+	switch e := ev.(type) {
+	case Up:
+		s.up, s.route = true, e.Route
+	case Down:
+		s.disconnected()
+	case Dead:
+		s.dead()
+	case Frame:
+		s.frame(now, e)
+	case Written:
+		s.written(e)
+	case Pinned:
+		s.pinned(e)
+	case Tick:
+		s.tick(now)
+	}
+	s.settle()
+	return s.out
+}
+
+// Next is when a Tick is due, 0 for never.
+func (s *Source) Next() (at Time) {
+	for _, op := range s.ops {
+		if op.stage != stageOver {
+			at = earliest(at, op.expire)
+		}
+	}
+	return at
+}
+
+func (s *Source) do(a Action) { s.out = append(s.out, a) }
+
+func (s *Source) send(id uint64, m wire.Message) {
+	if s.up {
+		s.do(Send{id, m})
+	}
+}
+
+// disconnected keeps every copy: nobody can confirm now (M5), and a new
+// connection begins anew. Where the destination reads our memory, it may go on.
+func (s *Source) disconnected() {
+	s.up = false
+	for _, op := range s.ops {
+		s.keepAll(op, wire.StatusLost)
+		s.cancelAll(op)
+		if s.route != wire.RouteShm {
+			op.ending, op.finish = true, false
+		}
+	}
+}
+
+// dead ends everything: the process is gone.
+func (s *Source) dead() {
+	s.up = false
+	for _, op := range s.ops {
+		s.keepAll(op, wire.StatusSource)
+		s.cancelAll(op)
+		op.ending, op.finish = true, false
+	}
+}
+
+// keepAll lifts the operation's marks.
+func (s *Source) keepAll(op *srcOp, why wire.Status) {
+	for i := range op.items {
+		s.keep(op, i, why)
+	}
+}
+
+func (s *Source) keep(op *srcOp, i int, why wire.Status) {
+	it := &op.items[i]
+	if !it.marked || it.decided {
+		return
+	}
+	s.rec.Unmark(it.claim, MoveID{s.dest, op.id})
+	s.decide(op, i, why)
+}
+
+func (s *Source) decide(op *srcOp, i int, outcome wire.Status) {
+	it := &op.items[i]
+	it.decided, it.outcome = true, outcome
+	s.do(Outcome{op.id, i, op.start.Namespace, op.start.Items[i].Key, outcome})
+}
+
+func (s *Source) cancelAll(op *srcOp) {
+	if op.pinning {
+		s.do(CancelPin{op.id})
+	}
+	for i := range op.items {
+		if op.items[i].state == srcWriting {
+			s.do(CancelWrite{op.id, i})
+		}
+	}
+}
+
+func (s *Source) unclaim(op *srcOp, i int) {
+	if it := &op.items[i]; it.claim != 0 {
+		s.rec.Unclaim(it.claim)
+		it.claim = 0
+	}
+}
+
+// written takes the end of a Write.
+func (s *Source) written(w Written) {
+	op := s.byID[w.Op]
+	if op == nil || w.Index < 0 || w.Index >= len(op.items) || op.items[w.Index].state != srcWriting {
+		return
+	}
+	it := &op.items[w.Index]
+	it.state, it.result = srcWritten, w.Status
+	if w.Status != wire.StatusOK {
+		s.keep(op, w.Index, w.Status)
+	}
+	if !it.marked || it.decided {
+		s.unclaim(op, w.Index)
+	}
+	if w.Status != wire.StatusOK || !op.writing() {
+		s.tell(op)
+	}
+}
+
+func (op *srcOp) writing() bool {
+	return slices.ContainsFunc(op.items, func(it srcItem) bool { return it.state == srcWriting })
+}
+
+// tell sends Done for what has been written since the last one.
+func (s *Source) tell(op *srcOp) {
+	m := &wire.Done{Source: uint64(s.self), Dest: uint64(s.dest)}
+	for i := range op.items {
+		if it := &op.items[i]; it.state == srcWritten && !it.told {
+			it.told = true
+			m.Items = append(m.Items, wire.ItemStatus{Index: uint32(i), Status: it.result})
+		}
+	}
+	if len(m.Items) > 0 {
+		s.send(uint64(op.id), m)
+	}
+}
+
+// tick does what is due.
+func (s *Source) tick(now Time) {
+	for _, op := range s.ops {
+		for op.stage != stageOver && now >= op.expire {
+			s.expired(op)
+			op.expire += s.timing.Allowance
+		}
+	}
+}
+
+// expired is one step of an operation's time running out (M6).
+func (s *Source) expired(op *srcOp) {
+	switch op.stage {
+	case stageRunning:
+		s.cancelAll(op)
+	case stageAsk:
+		m := &wire.Ask{Source: uint64(s.self), Dest: uint64(s.dest)}
+		for i := range op.items {
+			if it := &op.items[i]; it.marked && !it.decided {
+				m.Indices = append(m.Indices, uint32(i))
+			}
+		}
+		if len(m.Indices) > 0 {
+			s.send(uint64(op.id), m)
+		}
+	case stageKeep:
+		s.keepAll(op, wire.StatusTimeout)
+	case stageForget:
+		if s.route != wire.RouteShm {
+			op.ending = true
+		}
+	}
+	op.stage++
+}
+
+// settle ends operations that are over and not being read any more.
+func (s *Source) settle() {
+	keep := s.ops[:0]
+	for _, op := range s.ops {
+		if !op.ending || op.pinning || op.writing() {
+			keep = append(keep, op)
+			continue
+		}
+		s.keepAll(op, wire.StatusAborted)
+		for i := range op.items {
+			s.unclaim(op, i)
+		}
+		delete(s.byID, op.id)
+		if op.finish {
+			s.ended.add(op.id)
+			s.send(uint64(op.id), &wire.Finished{Source: uint64(s.self), Dest: uint64(s.dest)})
+		}
+		s.do(Ended{op.id})
+	}
+	clear(s.ops[len(keep):])
+	s.ops = keep
+}
+
+// endedOps remembers the last operations that ended in order, so that a repeated
+// Start that comes late does not begin one again. What it has forgotten does
+// little harm: the destination answers the Offer with Finish.
+type endedOps struct {
+	ids  [1024]OpID
+	next int
+}
+
+func (e *endedOps) add(id OpID) {
+	e.ids[e.next%len(e.ids)] = id
+	e.next++
+}
+
+func (e *endedOps) has(id OpID) bool {
+	return slices.Contains(e.ids[:min(e.next, len(e.ids))], id)
+}
