@@ -119,7 +119,6 @@ func (s *Source) claim(op *srcOp, i int) {
 	o.Keep = s.rec.Mark(it.claim, MoveID{s.dest, op.id})
 	it.marked = o.Keep == wire.StatusOK
 	if !it.marked {
-		it.marked = false
 		s.decide(op, i, o.Keep)
 	}
 }
