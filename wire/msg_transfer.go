@@ -215,6 +215,37 @@ func (m *Offer) Parse(payload []byte) error {
 // Type is TypeOffer.
 func (*Offer) Type() Type { return TypeOffer }
 
+// Refused answers Start in place of Offer: the operation has not begun, nothing was
+// claimed or marked.
+type Refused struct {
+	Source uint64 // incarnation of the process that answers
+	Status Status
+	Text   string // for people; cut to MaxText bytes of UTF-8 by Append
+}
+
+func (m *Refused) fields(c *coder) {
+	c.u64(&m.Source, "source")
+	u16(c, &m.Status, "status")
+	c.sentence(&m.Text)
+}
+
+// Append appends the frame to dst.
+func (m *Refused) Append(dst []byte, id uint64) []byte {
+	c := writer(dst, TypeRefused, id, false)
+	m.fields(&c)
+	return c.frame(0)
+}
+
+// Parse reads a payload.
+func (m *Refused) Parse(payload []byte) error {
+	c := reader(TypeRefused, payload)
+	m.fields(&c)
+	return c.done()
+}
+
+// Type is TypeRefused.
+func (*Refused) Type() Type { return TypeRefused }
+
 // Accept names offered items for which the destination has memory: the source may
 // send them. Those that the destination has already, or has no room for, are left
 // out. There may be several for one operation, with different items; one that is
@@ -262,6 +293,35 @@ func (m *Accept) Parse(payload []byte) error {
 // Type is TypeAccept.
 func (*Accept) Type() Type { return TypeAccept }
 
+// Block precedes the bytes of one accepted item on a payload connection of
+// RouteStream: Size bytes follow the frame, outside of any frame.
+type Block struct {
+	Index uint32 // of an item of the operation
+	Size  uint64 // bytes: Offered.Size
+}
+
+func (m *Block) fields(c *coder) {
+	c.index(&m.Index)
+	c.u64(&m.Size, "size")
+}
+
+// Append appends the frame to dst.
+func (m *Block) Append(dst []byte, id uint64) []byte {
+	c := writer(dst, TypeBlock, id, false)
+	m.fields(&c)
+	return c.frame(0)
+}
+
+// Parse reads a payload.
+func (m *Block) Parse(payload []byte) error {
+	c := reader(TypeBlock, payload)
+	m.fields(&c)
+	return c.done()
+}
+
+// Type is TypeBlock.
+func (*Block) Type() Type { return TypeBlock }
+
 // Done says of accepted items that the source will not write to the destination's
 // memory any more, and with what result. StatusOK: on a route where the source
 // writes into that memory (RouteUCXPut) every byte has arrived; on the others every
@@ -295,220 +355,6 @@ func (m *Done) Parse(payload []byte) error {
 
 // Type is TypeDone.
 func (*Done) Type() Type { return TypeDone }
-
-// Refused answers Start in place of Offer: the operation has not begun, nothing was
-// claimed or marked.
-type Refused struct {
-	Source uint64 // incarnation of the process that answers
-	Status Status
-	Text   string // for people; cut to MaxText bytes of UTF-8 by Append
-}
-
-func (m *Refused) fields(c *coder) {
-	c.u64(&m.Source, "source")
-	u16(c, &m.Status, "status")
-	c.sentence(&m.Text)
-}
-
-// Append appends the frame to dst.
-func (m *Refused) Append(dst []byte, id uint64) []byte {
-	c := writer(dst, TypeRefused, id, false)
-	m.fields(&c)
-	return c.frame(0)
-}
-
-// Parse reads a payload.
-func (m *Refused) Parse(payload []byte) error {
-	c := reader(TypeRefused, payload)
-	m.fields(&c)
-	return c.done()
-}
-
-// Type is TypeRefused.
-func (*Refused) Type() Type { return TypeRefused }
-
-// Confirm says that the destination has these items of a move resident and holds
-// them at this moment. It is repeated until Removed answers.
-type Confirm struct {
-	Source  uint64   // incarnation of the process that holds the blocks
-	Dest    uint64   // incarnation of the process that asks for them
-	Indices []uint32 // of items of the operation
-}
-
-func (m *Confirm) fields(c *coder) {
-	c.u64(&m.Source, "source")
-	c.u64(&m.Dest, "dest")
-	c.indices(&m.Indices)
-}
-
-// Append appends the frame to dst.
-func (m *Confirm) Append(dst []byte, id uint64) []byte {
-	c := writer(dst, TypeConfirm, id, false)
-	m.fields(&c)
-	return c.frame(0)
-}
-
-// Parse reads a payload.
-func (m *Confirm) Parse(payload []byte) error {
-	c := reader(TypeConfirm, payload)
-	m.fields(&c)
-	return c.done()
-}
-
-// Type is TypeConfirm.
-func (*Confirm) Type() Type { return TypeConfirm }
-
-// Removed answers Confirm. StatusOK: the source has removed its copy; anything else:
-// it has not and will not, and why. StatusUnknownOp and StatusIncarnation are among
-// the reasons. Either way the destination's hold ends.
-type Removed struct {
-	Source uint64 // incarnation of the process that holds the blocks
-	Dest   uint64 // incarnation of the process that asks for them
-	Items  []ItemStatus
-}
-
-func (m *Removed) fields(c *coder) {
-	c.u64(&m.Source, "source")
-	c.u64(&m.Dest, "dest")
-	c.itemStatuses(&m.Items)
-}
-
-// Append appends the frame to dst.
-func (m *Removed) Append(dst []byte, id uint64) []byte {
-	c := writer(dst, TypeRemoved, id, false)
-	m.fields(&c)
-	return c.frame(0)
-}
-
-// Parse reads a payload.
-func (m *Removed) Parse(payload []byte) error {
-	c := reader(TypeRemoved, payload)
-	m.fields(&c)
-	return c.done()
-}
-
-// Type is TypeRemoved.
-func (*Removed) Type() Type { return TypeRemoved }
-
-// Ask asks the destination what became of items of a move. The answer is Confirm for
-// those that it holds at this moment, Decline for the rest: two messages if need be.
-type Ask struct {
-	Source  uint64   // incarnation of the process that holds the blocks
-	Dest    uint64   // incarnation of the process that asks for them
-	Indices []uint32 // of items of the operation
-}
-
-func (m *Ask) fields(c *coder) {
-	c.u64(&m.Source, "source")
-	c.u64(&m.Dest, "dest")
-	c.indices(&m.Indices)
-}
-
-// Append appends the frame to dst.
-func (m *Ask) Append(dst []byte, id uint64) []byte {
-	c := writer(dst, TypeAsk, id, false)
-	m.fields(&c)
-	return c.frame(0)
-}
-
-// Parse reads a payload.
-func (m *Ask) Parse(payload []byte) error {
-	c := reader(TypeAsk, payload)
-	m.fields(&c)
-	return c.done()
-}
-
-// Type is TypeAsk.
-func (*Ask) Type() Type { return TypeAsk }
-
-// Decline says that the destination does not hold these items, will not confirm them
-// any more, and why. The source keeps its copies.
-type Decline struct {
-	Source uint64 // incarnation of the process that holds the blocks
-	Dest   uint64 // incarnation of the process that asks for them
-	Items  []ItemStatus
-}
-
-func (m *Decline) fields(c *coder) {
-	c.u64(&m.Source, "source")
-	c.u64(&m.Dest, "dest")
-	c.itemStatuses(&m.Items)
-}
-
-// Append appends the frame to dst.
-func (m *Decline) Append(dst []byte, id uint64) []byte {
-	c := writer(dst, TypeDecline, id, false)
-	m.fields(&c)
-	return c.frame(0)
-}
-
-// Parse reads a payload.
-func (m *Decline) Parse(payload []byte) error {
-	c := reader(TypeDecline, payload)
-	m.fields(&c)
-	return c.done()
-}
-
-// Type is TypeDecline.
-func (*Decline) Type() Type { return TypeDecline }
-
-// Finish ends an operation: the destination wants nothing more of it. It is repeated
-// until Finished answers, also for an operation that is not known.
-type Finish struct {
-	Source uint64 // incarnation of the process that holds the blocks
-	Dest   uint64 // incarnation of the process that asks for them
-}
-
-func (m *Finish) fields(c *coder) {
-	c.u64(&m.Source, "source")
-	c.u64(&m.Dest, "dest")
-}
-
-// Append appends the frame to dst.
-func (m *Finish) Append(dst []byte, id uint64) []byte {
-	c := writer(dst, TypeFinish, id, false)
-	m.fields(&c)
-	return c.frame(0)
-}
-
-// Parse reads a payload.
-func (m *Finish) Parse(payload []byte) error {
-	c := reader(TypeFinish, payload)
-	m.fields(&c)
-	return c.done()
-}
-
-// Type is TypeFinish.
-func (*Finish) Type() Type { return TypeFinish }
-
-// Finished answers Finish: the source has no claim and no mark for the operation any
-// more.
-type Finished struct {
-	Source uint64 // incarnation of the process that holds the blocks
-	Dest   uint64 // incarnation of the process that asks for them
-}
-
-func (m *Finished) fields(c *coder) {
-	c.u64(&m.Source, "source")
-	c.u64(&m.Dest, "dest")
-}
-
-// Append appends the frame to dst.
-func (m *Finished) Append(dst []byte, id uint64) []byte {
-	c := writer(dst, TypeFinished, id, false)
-	m.fields(&c)
-	return c.frame(0)
-}
-
-// Parse reads a payload.
-func (m *Finished) Parse(payload []byte) error {
-	c := reader(TypeFinished, payload)
-	m.fields(&c)
-	return c.done()
-}
-
-// Type is TypeFinished.
-func (*Finished) Type() Type { return TypeFinished }
 
 // Probe asks whether the source may still write to the destination's memory for these
 // items. It is repeated until ProbeAck answers.
@@ -575,31 +421,60 @@ func (m *ProbeAck) Parse(payload []byte) error {
 // Type is TypeProbeAck.
 func (*ProbeAck) Type() Type { return TypeProbeAck }
 
-// Block precedes the bytes of one accepted item on a payload connection of
-// RouteStream: Size bytes follow the frame, outside of any frame.
-type Block struct {
-	Index uint32 // of an item of the operation
-	Size  uint64 // bytes: Offered.Size
+// Finish ends an operation: the destination wants nothing more of it. It is repeated
+// until Finished answers, also for an operation that is not known.
+type Finish struct {
+	Source uint64 // incarnation of the process that holds the blocks
+	Dest   uint64 // incarnation of the process that asks for them
 }
 
-func (m *Block) fields(c *coder) {
-	c.index(&m.Index)
-	c.u64(&m.Size, "size")
+func (m *Finish) fields(c *coder) {
+	c.u64(&m.Source, "source")
+	c.u64(&m.Dest, "dest")
 }
 
 // Append appends the frame to dst.
-func (m *Block) Append(dst []byte, id uint64) []byte {
-	c := writer(dst, TypeBlock, id, false)
+func (m *Finish) Append(dst []byte, id uint64) []byte {
+	c := writer(dst, TypeFinish, id, false)
 	m.fields(&c)
 	return c.frame(0)
 }
 
 // Parse reads a payload.
-func (m *Block) Parse(payload []byte) error {
-	c := reader(TypeBlock, payload)
+func (m *Finish) Parse(payload []byte) error {
+	c := reader(TypeFinish, payload)
 	m.fields(&c)
 	return c.done()
 }
 
-// Type is TypeBlock.
-func (*Block) Type() Type { return TypeBlock }
+// Type is TypeFinish.
+func (*Finish) Type() Type { return TypeFinish }
+
+// Finished answers Finish: the source has no claim and no mark for the operation any
+// more.
+type Finished struct {
+	Source uint64 // incarnation of the process that holds the blocks
+	Dest   uint64 // incarnation of the process that asks for them
+}
+
+func (m *Finished) fields(c *coder) {
+	c.u64(&m.Source, "source")
+	c.u64(&m.Dest, "dest")
+}
+
+// Append appends the frame to dst.
+func (m *Finished) Append(dst []byte, id uint64) []byte {
+	c := writer(dst, TypeFinished, id, false)
+	m.fields(&c)
+	return c.frame(0)
+}
+
+// Parse reads a payload.
+func (m *Finished) Parse(payload []byte) error {
+	c := reader(TypeFinished, payload)
+	m.fields(&c)
+	return c.done()
+}
+
+// Type is TypeFinished.
+func (*Finished) Type() Type { return TypeFinished }

@@ -313,11 +313,10 @@ func FuzzParse(f *testing.F) {
 	f.Add((&Stats{}).Append((&Get{Key: []byte("k")}).Append(nil, 1), 2))
 	f.Add(append(AppendHeader(nil, Header{Type: TypeDelete, Length: 4}), 0xff, 0xff, 0xff, 0xff))
 	f.Add(append(AppendHeader(nil, Header{Type: TypeFetch, Length: 4}), 0, 0x20, 0, 0))
-	for _, m := range longest() {
-		f.Add(m.Append(nil, 1))
-	}
 	for _, tc := range tooMuch {
-		f.Add(tc.frame())
+		if b := tc.frame(); len(b) < 2<<10 { // the fuzzer is slow to change long ones
+			f.Add(b)
+		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for {
