@@ -176,19 +176,25 @@ func (c *coder) rest(v *[]byte, lo, hi int, field string) {
 	}
 }
 
-// list is the count of a list as u32 and, when reading, its memory, which the
-// bytes that are there have paid for: each element takes at least size of them.
+// list is a list of at most MaxList elements: see listUpTo.
 func list[T any](c *coder, v *[]T, size int, field string) []T {
+	return listUpTo(c, v, MaxList, size, field)
+}
+
+// listUpTo is the count of a list as u32, at most most, and, when reading, its
+// memory, which the bytes that are there have paid for: each element takes at least
+// size of them.
+func listUpTo[T any](c *coder, v *[]T, most, size int, field string) []T {
 	n := len(*v)
 	if c.writing {
-		c.check(n <= MaxList, field, "too many", uint64(n), MaxList)
+		c.check(n <= most, field, "too many", uint64(n), uint64(most))
 		c.b = le.AppendUint32(c.b, uint32(n))
 		return *v
 	}
 	n = 0
 	if p := c.take(4, field); p != nil {
 		got := uint64(le.Uint32(p))
-		c.check(got <= MaxList, field, "too many", got, MaxList)
+		c.check(got <= uint64(most), field, "too many", got, uint64(most))
 		c.check(got*uint64(size) <= uint64(len(c.b)), field, "truncated", uint64(len(c.b)), got*uint64(size))
 		if c.err == nil {
 			n = int(got)

@@ -23,11 +23,12 @@
 // Append panics with a *PayloadError on a message that Parse would refuse: that
 // is a bug of the sender, and a frame of wrong length would make nonsense of all
 // that follow. What comes from outside, such as keys, is checked first, against
-// the limits below. The texts of Error and Goodbye are the exception: they are
-// cut to fit.
+// the limits below. The texts of Error, Goodbye and Refused are the exception: they
+// are cut to fit.
 package wire
 
-// Limits. All are bytes, but MaxList.
+// Limits. All are bytes, but MaxList. Those of an operation between nodes are with
+// its messages.
 const (
 	// MaxChunk is the most bytes of a value in one frame, so that a large value
 	// delays other answers of its connection by no more than that.
@@ -40,8 +41,9 @@ const (
 	// MaxList is the most elements of a list. The largest answer to a list of
 	// keys, CLAIMS, takes 30 bytes for each and so still fits one frame.
 	MaxList = 8192
-	// MaxName is the longest namespace or client name, MaxText the longest text
-	// of an ERROR, a GOODBYE or a request id of a hint.
+	// MaxName is the longest name: of a namespace, client or node, and also of an
+	// address or socket. MaxText is the longest text of an ERROR, a GOODBYE, a
+	// REFUSED or a request id of a hint.
 	MaxName = 255
 	MaxText = 1024
 	// MaxPing is the most bytes that a PING carries.

@@ -136,10 +136,13 @@ func TestDirections(t *testing.T) {
 func TestNames(t *testing.T) {
 	for _, tc := range []struct{ got, want string }{
 		{StatusOK.String(), "ok"}, {StatusTooLarge.String(), "too_large"}, {StatusReleased.String(), "released"},
-		{Status(77).String(), "status(77)"}, {(StatusReleased + 1).String(), "status(15)"},
+		{StatusChecksum.String(), "checksum"}, {StatusGroup.String(), "group"},
+		{Status(77).String(), "status(77)"}, {(StatusGroup + 1).String(), "status(29)"},
 		{CodeBadMagic.String(), "bad_magic"}, {CodeShutdown.String(), "shutdown"},
 		{Code(77).String(), "code(77)"}, {Code(0).String(), "code(0)"},
 		{TypeDiscardHint.String(), "DISCARD_HINT"}, {Type(0).String(), "type(0)"},
+		{RouteNone.String(), "none"}, {RouteStream.String(), "stream"}, {(RouteStream + 1).String(), "route(5)"},
+		{TransferCopy.String(), "copy"}, {TransferMove.String(), "move"}, {Transfer(2).String(), "transfer(2)"},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("%q, want %q", tc.got, tc.want)

@@ -1,25 +1,26 @@
 package wire
 
 // Messages between nodes that are not about one transfer; msg_transfer.go has
-// the others. On a connection between nodes the dialler is the destination of all
-// transfers, and sends what a client sends; whoever wants to fetch from it dials
-// back.
+// the others. The node that dials is the client of the connection and the
+// destination of all transfers on it; the node that listens is the server and their
+// source. A node that is to be both dials as well.
 
 // Route is a way for payload between two nodes.
 type Route uint8
 
 // The routes.
 const (
-	RouteNone   Route = iota
-	RouteShm          // same host: the destination copies from the source's pools
-	RouteUCX          // rendezvous into memory that the destination has posted
-	RouteUCXPut       // the source writes into registered memory
-	RouteStream       // streams of our own, TCP or unix
+	RouteNone   Route = iota // none in common: no transfers
+	RouteShm                 // same host: the destination copies from the source's payload memory
+	RouteUCX                 // UCX: a rendezvous into receives that the destination has posted
+	RouteUCXPut              // UCX: the source writes into memory that the destination has registered
+	RouteStream              // payload connections of our own, TCP or unix
 	routeEnd
 )
 
 var routeNames = [routeEnd]string{"none", "shm", "ucx", "ucx-put", "stream"}
 
+// String is the route's name, as in PROTOCOL.md, or route(77).
 func (r Route) String() string {
 	if r < routeEnd {
 		return routeNames[r]
@@ -27,7 +28,7 @@ func (r Route) String() string {
 	return nameOf("", "route", uint64(r))
 }
 
-// Routes is a set of routes: bit r for Route r.
+// Routes is a set of routes: bit r for Route r. Bits of no route parse.
 type Routes uint8
 
 // Has reports whether r is in the set.
@@ -39,9 +40,9 @@ func (s Routes) With(r Route) Routes { return s | 1<<r }
 // PeerInfo is what either side of a connection between nodes says of itself.
 type PeerInfo struct {
 	Node     string   // name, for people
-	Endpoint string   // where others dial it, host:port; may be empty
-	Host     [16]byte // identifies the running kernel: same host, same bytes; zero: not told
-	UCX      []byte   // worker address; empty: no UCX
+	Endpoint string   // where other nodes dial it, host:port; empty: nowhere
+	Host     [16]byte // same bytes: the same running kernel; zero: not told
+	UCX      []byte   // address of its UCX worker; empty: no UCX
 }
 
 // MaxUCX is the longest worker address in bytes.
@@ -56,11 +57,12 @@ func (p *PeerInfo) fields(c *coder) {
 	c.bytes(&p.UCX, 0, MaxUCX, "ucx")
 }
 
-// PeerHello follows Welcome on a control connection between nodes: the dialler, which
-// will be the destination of transfers, says what it is.
+// PeerHello makes a connection, after Welcome, the control connection of two nodes.
+// The dialler says what it is. The answer is PeerWelcome, or StatusUnsupported where
+// no peers are served.
 type PeerHello struct {
 	PeerInfo
-	Routes Routes // that it can use
+	Routes Routes // those that the destination can use
 }
 
 func (m *PeerHello) fields(c *coder) {
@@ -85,13 +87,12 @@ func (m *PeerHello) Parse(payload []byte) error {
 // Type is TypePeerHello.
 func (*PeerHello) Type() Type { return TypePeerHello }
 
-// PeerWelcome answers PeerHello: the source says what it is and chooses the route. Its id
-// is that of PeerHello.
+// PeerWelcome answers PeerHello: the source says what it is and chooses the route.
 type PeerWelcome struct {
 	PeerInfo
-	Route Route  // of this connection's payload
-	Token uint64 // names this connection in PeerStream
-	Local string // unix socket of the same listener, for the shm route; may be empty
+	Route Route  // of all payload of this control connection
+	Token uint64 // names this control connection in PeerStream; random
+	Local string // path of a unix socket of the same node, for RouteShm; empty: none
 }
 
 func (m *PeerWelcome) fields(c *coder) {
@@ -118,11 +119,12 @@ func (m *PeerWelcome) Parse(payload []byte) error {
 // Type is TypePeerWelcome.
 func (*PeerWelcome) Type() Type { return TypePeerWelcome }
 
-// PeerStream makes a connection, after Welcome, one that carries payload for the control
-// connection named by Token. What follows on it is route-specific; see PROTOCOL.md.
+// PeerStream makes a connection, after Welcome, a payload connection that belongs to a
+// control connection. There is no answer, and its request id is 0. What follows
+// depends on the route: see PROTOCOL.md.
 type PeerStream struct {
-	Token uint64
-	Index uint8 // which of several streams
+	Token uint64 // of PeerWelcome
+	Index uint8  // which of several payload connections, from 0
 }
 
 func (m *PeerStream) fields(c *coder) {
@@ -147,7 +149,7 @@ func (m *PeerStream) Parse(payload []byte) error {
 // Type is TypePeerStream.
 func (*PeerStream) Type() Type { return TypePeerStream }
 
-// PeerQuery asks which keys the peer could send. The answer is Results.
+// PeerQuery asks which keys the source could offer. The answer is Results.
 type PeerQuery struct {
 	Namespace string
 	Keys      [][]byte
@@ -175,8 +177,8 @@ func (m *PeerQuery) Parse(payload []byte) error {
 // Type is TypePeerQuery.
 func (*PeerQuery) Type() Type { return TypePeerQuery }
 
-// Invalidate asks a node to remove blocks. The answer is Statuses: ok, miss,
-// StatusGeneration, or why a block stays.
+// Invalidate asks a node to remove blocks; Generation is compared unless it is 0. The
+// answer is Statuses: StatusOK, StatusMiss, StatusGeneration, or why a block stays.
 type Invalidate struct {
 	Source    uint64 // incarnation of the node that is asked; 0: whoever answers
 	Namespace string
@@ -186,7 +188,7 @@ type Invalidate struct {
 func (m *Invalidate) fields(c *coder) {
 	c.u64(&m.Source, "source")
 	c.text(&m.Namespace, 0, MaxName, "namespace")
-	for i := range list(c, &m.Items, 2+1+4, "items") {
+	for i := range list(c, &m.Items, wantedSize, "items") {
 		m.Items[i].fields(c)
 	}
 }

@@ -34,7 +34,7 @@ func setMore(m Message, more bool) {
 func bytesOf(n int) []byte { return bytes.Repeat([]byte{'k'}, n) }
 
 func TestNew(t *testing.T) {
-	if n := len(every()); n != 37 {
+	if n := len(every()); n != 56 {
 		t.Errorf("%d types", n)
 	}
 	for _, typ := range every() {
@@ -253,7 +253,7 @@ func TestTextIsMadeToFit(t *testing.T) {
 		{long, long[:MaxText-1]},
 		{strings.Repeat("x", 1<<17), strings.Repeat("x", MaxText)},
 	} {
-		for _, m := range []Message{&ErrorReply{Code: CodeInternal, Text: tc.text}, &Goodbye{Reason: CodeInternal, Text: tc.text}} {
+		for _, m := range []Message{&ErrorReply{Code: CodeInternal, Text: tc.text}, &Goodbye{Reason: CodeInternal, Text: tc.text}, &Refused{Status: StatusBusy, Text: tc.text}} {
 			_, payload, _, err := Next(m.Append(nil, 0))
 			if err != nil {
 				t.Fatal(err)

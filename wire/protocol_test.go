@@ -112,6 +112,8 @@ func TestExamples(t *testing.T) {
 	h, c := handshake()
 	client, server := ClientMAC([]byte(exampleSecret), h, c), ServerMAC([]byte(exampleSecret), h, c)
 	keys := [][]byte{[]byte("page-1"), []byte("page-2")}
+	s, d := c.Incarnation, h.Incarnation // the node dialled and the one that dials
+	host := [16]byte{0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc5, 0xc6, 0xc7, 0xc8, 0xc9, 0xca, 0xcb, 0xcc, 0xcd, 0xce, 0xcf}
 	want := map[Type]Message{}
 	for _, m := range []Message{
 		h, c, &Auth{MAC: client}, &Welcome{MAC: server},
@@ -140,6 +142,36 @@ func TestExamples(t *testing.T) {
 			{Kind: EventRemoved, Tier: 2, Key: keys[0], Size: 65536},
 			{Kind: EventCleared, Tier: 3},
 		}},
+		&PeerHello{
+			PeerInfo: PeerInfo{Node: "node-b", Endpoint: "b.example:7070", Host: host, UCX: []byte{1, 2, 3}},
+			Routes:   Routes(0).With(RouteShm).With(RouteUCX).With(RouteStream),
+		},
+		&PeerWelcome{
+			PeerInfo: PeerInfo{Node: "node-a", Endpoint: "a.example:7070", Host: host},
+			Route:    RouteShm, Token: 0x0123456789abcdef, Local: "/run/kvcr.sock",
+		},
+		&PeerStream{Token: 0x0123456789abcdef, Index: 1},
+		&PeerQuery{Namespace: "chat", Keys: keys},
+		&Invalidate{Source: s, Namespace: "chat", Items: []Wanted{{keys[0], 7}, {keys[1], 0}}},
+		&Start{
+			Source: s, Dest: d, Mode: TransferMove, Timeout: 5000, Fingerprint: h.Fingerprint, Namespace: "chat",
+			Items: []Wanted{{keys[0], 7}, {keys[1], 0}, {[]byte("page-3"), 0}},
+		},
+		&Offer{Source: s, Dest: d, Items: []Offered{
+			{Flags: OfferSum, Generation: 7, Size: 65536, Sum: 0xfeedface, Pools: []byte{3, 1}, Offsets: []uint64{0x40000, 0x80000}},
+			{Flags: OfferFollows, Keep: StatusMarked, Generation: 9, Size: 4096, Position: 1, Pools: []byte{3}, Offsets: []uint64{0x50000}},
+			{Status: StatusMiss},
+		}},
+		&Refused{Source: s, Status: StatusIncarnation, Text: "restarted"},
+		&Accept{Source: s, Dest: d, Items: []Accepted{{0, []byte("rkey")}, {1, nil}}},
+		&Block{Index: 0, Size: 65536},
+		&Done{Source: s, Dest: d, Items: []ItemStatus{{0, StatusOK}, {1, StatusSource}}},
+		&Probe{Source: s, Dest: d, Cancel: true, Indices: []uint32{1}}, &ProbeAck{Source: s, Dest: d, Terminal: true, Known: true},
+		&Confirm{Source: s, Dest: d, Indices: []uint32{0, 1}},
+		&Removed{Source: s, Dest: d, Items: []ItemStatus{{0, StatusOK}, {1, StatusRedeposited}}},
+		&Ask{Source: s, Dest: d, Indices: []uint32{0, 1}},
+		&Decline{Source: s, Dest: d, Items: []ItemStatus{{1, StatusCrossing}}},
+		&Finish{Source: s, Dest: d}, &Finished{Source: s, Dest: d},
 	} {
 		want[m.Type()] = m
 	}

@@ -3,7 +3,8 @@ package wire
 import "strconv"
 
 // Type says which message a frame carries. Bit 7 is set in types that only the
-// server sends, bit 6 in those that both sides send.
+// server sends, bit 6 in those that both sides send. Between nodes the client is the
+// one that has dialled.
 type Type uint8
 
 // The types.
@@ -105,12 +106,12 @@ var kinds = [256]kind{
 	TypePeerStream: {"PEER_STREAM", 8 + 1, 0, 0},
 	TypePeerQuery:  {"PEER_QUERY", MaxPayload, 0, 0},
 	TypeInvalidate: {"INVALIDATE", MaxPayload, 0, 0},
-	TypeStart:      {"START", MaxPayload, 0, 0},
-	TypeAccept:     {"ACCEPT", MaxPayload, 0, 0},
-	TypeConfirm:    {"CONFIRM", 8 + 8 + 4 + 4*MaxList, 0, 0},
-	TypeDecline:    {"DECLINE", 8 + 8 + 4 + 6*MaxList, 0, 0},
-	TypeFinish:     {"FINISH", 8 + 8, 0, 0},
-	TypeProbe:      {"PROBE", 8 + 8 + 1 + 4 + 4*MaxList, 0, 0},
+	TypeStart:      {"START", startMax, 0, 0},
+	TypeAccept:     {"ACCEPT", acceptMax, 0, 0},
+	TypeConfirm:    {"CONFIRM", indicesMax, 0, 0},
+	TypeDecline:    {"DECLINE", statusesMax, 0, 0},
+	TypeFinish:     {"FINISH", bothSize, 0, 0},
+	TypeProbe:      {"PROBE", 1 + indicesMax, 0, 0},
 
 	TypeData: {"DATA", 8 + MaxChunk, FlagMore, 0},
 
@@ -130,13 +131,13 @@ var kinds = [256]kind{
 	TypeShmPools:    {"SHM_POOLS", 4 + 20*MaxList + 8, 0, 0},
 
 	TypePeerWelcome: {"PEER_WELCOME", peerInfoSize + 1 + 8 + 2 + MaxName, 0, 0},
-	TypeOffer:       {"OFFER", MaxPayload, 0, 0},
-	TypeDone:        {"DONE", 8 + 8 + 4 + 6*MaxList, 0, 0},
+	TypeOffer:       {"OFFER", offerMax, 0, 0},
+	TypeDone:        {"DONE", statusesMax, 0, 0},
 	TypeRefused:     {"REFUSED", 8 + 2 + 2 + MaxText, 0, 0},
-	TypeRemoved:     {"REMOVED", 8 + 8 + 4 + 6*MaxList, 0, 0},
-	TypeAsk:         {"ASK", 8 + 8 + 4 + 4*MaxList, 0, 0},
-	TypeFinished:    {"FINISHED", 8 + 8, 0, 0},
-	TypeProbeAck:    {"PROBE_ACK", 8 + 8 + 1 + 1, 0, 0},
+	TypeRemoved:     {"REMOVED", statusesMax, 0, 0},
+	TypeAsk:         {"ASK", indicesMax, 0, 0},
+	TypeFinished:    {"FINISHED", bothSize, 0, 0},
+	TypeProbeAck:    {"PROBE_ACK", bothSize + 1 + 1, 0, 0},
 	TypeBlock:       {"BLOCK", 4 + 8, 0, 0},
 
 	TypeError:   {"ERROR", 2 + 2 + MaxText, 0, 0},
