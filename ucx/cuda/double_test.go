@@ -45,6 +45,7 @@ const (
 	wFailInit
 	wNoHostPointers
 	wForeign
+	wReset
 	words
 )
 
@@ -120,6 +121,7 @@ func double(t testing.TB) string {
 	for i := range control {
 		control[i].Store(0)
 	}
+	control[wReset].Store(1) // a test of a lost device leaves memory in use
 	return filepath.Join(libraries, "double.so")
 }
 

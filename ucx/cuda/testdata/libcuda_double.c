@@ -28,7 +28,7 @@ typedef uint64_t CUdeviceptr;
 enum { /* words of the control file; double_test.go has the same list */
 	W_ALLOCS, W_ALLOC_BYTES, W_REGISTRATIONS, W_STREAMS, W_CONTEXTS, /* live now */
 	W_COPIES, W_BATCH_CALLS, W_HOST_CALLS, W_SYNCS, W_QUERIES,        /* ever */
-	W_MAX_STREAMS,  /* the most streams with work at one time */
+	W_MAX_STREAMS,  /* the most streams with copies at one time */
 	W_VIOLATIONS,
 	/* Orders to the double. */
 	W_DEVICES,      /* number of devices; 0 means 2 */
@@ -46,6 +46,7 @@ enum { /* words of the control file; double_test.go has the same list */
 	W_FAIL_INIT,    /* code for cuInit */
 	W_NO_HOST_POINTERS, /* registered memory has another address on the device */
 	W_FOREIGN,      /* other users of each primary context */
+	W_RESET,        /* the next cuInit forgets all memory of earlier tests */
 	WORDS
 };
 
@@ -175,7 +176,7 @@ static void enqueue(stream *s, op *o) {
 	*s->last = o;
 	s->last = &o->next;
 	uint64_t busy = 0;
-	for (stream *t = s->ctx->streams; t; t = t->next) busy += t->first != NULL;
+	for (stream *t = s->ctx->streams; t; t = t->next) busy += t->first != NULL && t->first->kind == 0;
 	if (busy > get(W_MAX_STREAMS)) put(W_MAX_STREAMS, busy);
 	pthread_cond_broadcast(&changed);
 }
@@ -209,6 +210,8 @@ CUresult cuInit(unsigned flags) {
 	if (r == 0) {
 		initialised = 1;
 		for (int i = 0; i < MAX_DEVICES; i++) contexts[i].device = i;
+		if (get(W_RESET)) nallocs = nhosts = 0;
+		put(W_RESET, 0);
 	}
 	pthread_mutex_unlock(&mu);
 	return r;
