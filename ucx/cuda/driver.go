@@ -37,6 +37,7 @@ type Driver struct {
 	closeIs error         // what could not be given back; valid when closed is closed
 
 	unsettled int // batches that ended Unsettled
+	turns     int // of the watcher: it rests while nothing is in flight
 }
 
 // lostError says which device was lost.

@@ -234,6 +234,20 @@ func TestSubmitRefusesStrangers(t *testing.T) {
 	}
 }
 
+// Notices ring: a batch does not wait until somebody looks after it.
+func TestResultsComeAtOnce(t *testing.T) {
+	d := openAny(t, Options{Devices: []int{0}})
+	f := newFixture(t, d, 0, 4, 4096)
+	const n = 40
+	start := time.Now()
+	for range n {
+		f.copy(ToDevice, seq(4), seq(4))
+	}
+	if took := time.Since(start); took > n*watchPeriod/2 {
+		t.Errorf("%d batches took %v", n, took)
+	}
+}
+
 // Another Driver stands for an engine in the same process.
 func TestAdoptedMemory(t *testing.T) {
 	d := openAny(t, Options{})

@@ -160,6 +160,7 @@ func (d *Driver) watch() {
 			d.examine()
 		}
 		d.mu.Lock()
+		d.turns++
 		var next time.Time // none: nothing is in flight, so nothing to look after
 		if d.flying > 0 {
 			next = time.Now().Add(watchPeriod)

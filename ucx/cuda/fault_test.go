@@ -357,11 +357,17 @@ func TestIdleDriverIsQuiet(t *testing.T) {
 	eventually(t, "a look at the streams", func() bool { return control[wQueries].Load() >= maxStreams })
 	control[wHold].Store(0)
 	f.wait(out)
-	eventually(t, "an idle watcher", func() bool {
-		before := control[wQueries].Load()
-		time.Sleep(3 * watchPeriod)
-		return control[wQueries].Load() == before
-	})
+	state := func() (uint64, int) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return control[wQueries].Load(), d.turns
+	}
+	time.Sleep(5 * time.Millisecond) // the watcher has been told
+	queries, turns := state()
+	time.Sleep(3 * watchPeriod)
+	if q, n := state(); q != queries || n > turns+1 {
+		t.Errorf("idle: %d questions, %d turns of the watcher", q-queries, n-turns)
+	}
 	if n := control[wSyncs].Load(); n != 0 {
 		t.Errorf("%d blocking waits", n)
 	}

@@ -176,7 +176,12 @@ static void enqueue(stream *s, op *o) {
 	*s->last = o;
 	s->last = &o->next;
 	uint64_t busy = 0;
-	for (stream *t = s->ctx->streams; t; t = t->next) busy += t->first != NULL && t->first->kind == 0;
+	for (stream *t = s->ctx->streams; t; t = t->next) {
+		/* A host function that has just rung may still be first. */
+		op *p = t->first;
+		while (p != NULL && p->kind != 0) p = p->next;
+		busy += p != NULL;
+	}
 	if (busy > get(W_MAX_STREAMS)) put(W_MAX_STREAMS, busy);
 	pthread_cond_broadcast(&changed);
 }
