@@ -46,6 +46,7 @@ const (
 	wNoHostPointers
 	wForeign
 	wReset
+	wLinger
 	words
 )
 

@@ -94,7 +94,8 @@ func (e *BusyError) Is(target error) bool {
 	return target == ErrBusy || target == ErrDeviceLost && e.Unsettled > 0
 }
 
-// DriverError is an answer of the driver that is not success.
+// DriverError is an answer of the driver that is not success. It names the
+// driver's function, so it needs no other prefix.
 type DriverError struct {
 	Call string // the driver's function
 	Code int    // the driver's number
@@ -104,9 +105,9 @@ type DriverError struct {
 
 func (e *DriverError) Error() string {
 	if e.Name == "" {
-		return fmt.Sprintf("cuda: %s: error %d", e.Call, e.Code)
+		return fmt.Sprintf("%s: error %d", e.Call, e.Code)
 	}
-	return fmt.Sprintf("cuda: %s: %s (%d): %s", e.Call, e.Name, e.Code, e.Text)
+	return fmt.Sprintf("%s: %s (%d): %s", e.Call, e.Name, e.Code, e.Text)
 }
 
 // Is maps the driver's numbers to the conditions of this package.
@@ -126,14 +127,11 @@ func (e *DriverError) Is(target error) bool {
 
 // The driver's numbers this package acts on, from the driver API's reference.
 const (
-	codeInvalidValue  = 1
 	codeOutOfMemory   = 2
 	codeDeinitialized = 4
 	codeStubLibrary   = 34
 	codeNoDevice      = 100
 	codeInvalidDevice = 101
-	codeNotReady      = 600
-	codeNotSupported  = 801
 )
 
 // sticky reports whether a code means that the context is dead: every later

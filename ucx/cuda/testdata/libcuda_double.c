@@ -47,6 +47,7 @@ enum { /* words of the control file; double_test.go has the same list */
 	W_NO_HOST_POINTERS, /* registered memory has another address on the device */
 	W_FOREIGN,      /* other users of each primary context */
 	W_RESET,        /* the next cuInit forgets all memory of earlier tests */
+	W_LINGER,       /* microseconds from what a host function does to its return */
 	WORDS
 };
 
@@ -159,7 +160,10 @@ static void *run(void *arg) {
 		if (o->kind == 0 && rand_r(&seed) % 8 == 0) usleep(rand_r(&seed) % most);
 		int dead = sticky(s->ctx);
 		if (!dead && o->kind == 0) memcpy(o->dst, o->src, o->size);
-		if (!dead && o->kind == 1) o->fn(o->arg);
+		if (!dead && o->kind == 1) {
+			o->fn(o->arg);
+			usleep(get(W_LINGER));
+		}
 		pthread_mutex_lock(&mu);
 		if (dead) continue;
 		s->first = o->next;
