@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvcr-go/kvcr/arena"
+	"github.com/kvcr-go/kvcr/ucx/cuda"
 )
 
 type doctorCmd struct {
@@ -71,7 +73,7 @@ func examine(h host) []finding {
 	trial(add)
 	h.network(add)
 	add("UCX", "note", "", "not in this build")
-	add("GPU", "note", "", "not in this build")
+	gpu(add, cuda.Options{})
 	return out
 }
 
@@ -232,4 +234,29 @@ func (h host) network(add adder) {
 		names = append(names, name)
 	}
 	add("network", "ok", "", "%s", strings.Join(names, ", "))
+}
+
+// gpu says what the CUDA driver finds. It makes no context, so that devices in
+// use are not disturbed.
+func gpu(add adder, o cuda.Options) {
+	info, err := cuda.Probe(o)
+	var wrong *cuda.DriverError
+	switch {
+	case errors.Is(err, cuda.ErrNotBuilt):
+		add("GPU", "note", "for GPU memory, build for linux with cgo and -tags ucx", "not in this build")
+		return
+	case errors.Is(err, cuda.ErrNoDriver) && !errors.As(err, &wrong):
+		add("GPU", "note", "for GPU memory, install the NVIDIA driver; in a container, let the host's in (NVIDIA container toolkit)", "%v", err)
+		return
+	case errors.Is(err, cuda.ErrNoDevice):
+		add("GPU", "note", "for GPU memory, give this process a device: CUDA_VISIBLE_DEVICES, /dev/nvidia*", "CUDA driver %s (%s), no device", info.VersionString(), info.Library)
+		return
+	case err != nil:
+		add("GPU", "bad", "the CUDA driver is here and does not work: see nvidia-smi and the kernel's log", "%v", err)
+		return
+	}
+	add("GPU", "ok", "", "CUDA driver %s (%s), %d devices", info.VersionString(), info.Library, len(info.Devices))
+	for _, d := range info.Devices {
+		add(fmt.Sprintf("GPU %d", d.Index), "ok", "", "%s, %s", d.Name, formatSize(d.Memory))
+	}
 }

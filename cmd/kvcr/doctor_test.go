@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/kvcr-go/kvcr/ucx/cuda"
 )
 
 func TestDoctorReadsTheMachine(t *testing.T) {
@@ -54,6 +57,19 @@ func TestDoctorReadsTheMachine(t *testing.T) {
 		if f.State != "ok" && f.Advice == "" {
 			t.Errorf("%s: %s without advice", name, f.State)
 		}
+	}
+}
+
+// Whatever the build, doctor says why there is no GPU.
+func TestDoctorWithoutADriver(t *testing.T) {
+	found := map[string]finding{}
+	gpu(func(name, state, advice, format string, args ...any) {
+		found[name] = finding{name, fmt.Sprintf(format, args...), state, advice}
+	}, cuda.Options{Library: "/nonexistent/libcuda.so.1"})
+	f := found["GPU"]
+	built := !strings.Contains(f.Value, "not in this build")
+	if f.State != "note" || f.Advice == "" || built && !strings.Contains(f.Value, "/nonexistent/libcuda.so.1") || !built && !strings.Contains(f.Advice, "-tags ucx") {
+		t.Errorf("%+v", f)
 	}
 }
 

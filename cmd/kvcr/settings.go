@@ -231,7 +231,7 @@ func resolve(flags map[string]string, environ []string, file string) (values, *e
 	for _, kv := range environ {
 		k, v, _ := strings.Cut(kv, "=")
 		rest, ours := strings.CutPrefix(k, "KVCR_")
-		if !ours || k == "KVCR_CONFIG" {
+		if !ours || k == "KVCR_CONFIG" || k == "KVCR_LIBCUDA" {
 			continue
 		}
 		set(strings.ReplaceAll(strings.ToLower(rest), "_", "-"), v, "env "+k)
