@@ -67,18 +67,28 @@ func (s *Shard) describe(c Claim) Lent {
 			l.Part = i
 		}
 	}
-	chains, ok := s.policy.(evict.Ancestry)
-	if !ok || s.cfg.Foreign {
-		return l
-	}
-	at := chains.Parent(evict.ID(c.lead))
+	at := s.ancestor(c.lead)
 	if at != 0 {
-		l.Parent = append([]byte(nil), s.keyOf(uint32(at))...)
+		l.Parent = append([]byte(nil), s.keyOf(at)...)
 	}
-	for ; at != 0 && l.Position < MaxPosition; at = chains.Parent(at) {
+	for ; at != 0 && l.Position < MaxPosition; at = s.ancestor(at) {
 		l.Position++
 	}
 	return l
+}
+
+// ancestor asks the policy for the parent of a resident block.
+func (s *Shard) ancestor(id uint32) (parent uint32) {
+	chains, ok := s.policy.(evict.Ancestry)
+	if !ok {
+		return 0
+	}
+	defer s.policyFault()
+	p := uint32(chains.Parent(evict.ID(id)))
+	if p > s.freshRec || stateOf(s.hot[p].word.Load()) != ready {
+		return 0
+	}
+	return p
 }
 
 // PiecesOf returns all pieces of a claimed block, or of one being filled.
