@@ -951,3 +951,54 @@ func (m *movesModel) dropNoEvict(k *modelKey) {
 	}
 	k.noEvict = nil
 }
+
+// Rule M7: stored is published before an arrival is answered, with its parent;
+// removed when nobody can claim the block any more.
+func TestMoveEvents(t *testing.T) {
+	s := newTest(t, rig{pools: []Pool{{64, 16}}})
+	l := newLane(t, s)
+	var seen []string
+	s.Do(func() {
+		s.Watch(func(c Change) {
+			seen = append(seen, fmt.Sprintf("%t %s under %q", c.Stored, c.Key, c.Parent))
+			if c.Stored {
+				return
+			}
+			for id := uint32(1); id <= s.freshRec; id++ {
+				if st := stateOf(s.hot[id].word.Load()); s.keyIs(id, c.Key) && st != retiring && st != free {
+					t.Errorf("%q is told removed with word %#x", c.Key, s.hot[id].word.Load())
+				}
+			}
+			if s.lookup(s.hash(c.Key), c.Key) != 0 {
+				t.Errorf("%q is told removed and can be found", c.Key)
+			}
+		})
+	})
+	expect := func(want ...string) {
+		t.Helper()
+		if !slices.Equal(seen, want) {
+			t.Errorf("events %q, want %q", seen, want)
+		}
+		seen = nil
+	}
+	s.Adopt([]Adoption{adoption(t, s, key(1), 64)}, &Adopting{Hold: moveA})
+	expect(`true key-000001 under ""`)
+	s.Adopt([]Adoption{adoption(t, s, key(2), 64)}, &Adopting{Hold: moveA, Parent: key(1), ParentHash: s.hash(key(1))})
+	expect(`true key-000002 under "key-000001"`)
+	s.Adopt([]Adoption{adoption(t, s, key(2), 64)}, &Adopting{Hold: moveA}) // resident by now
+	expect()
+	var blocks []Departing
+	for i := 1; i < 3; i++ {
+		s.DropHold(s.hash(key(i)), key(i), moveA)
+		c, b := lend(t, s, key(i))
+		mustMark(t, s, b.Block, moveB)
+		blocks = append(blocks, b)
+		defer s.Release(c)
+	}
+	removeMoved(s, moveB, blocks...)
+	expect(`false key-000002 under ""`, `false key-000001 under ""`)
+	s.Do(func() { s.Watch(nil) })
+	if has(l, key(1)) {
+		t.Error("a removed block is there")
+	}
+}
