@@ -164,7 +164,7 @@ func (s *Shard) link(ru *run, r *request) reply {
 		if !ok {
 			panic("shard: an indexed record is not READY")
 		}
-		if len(s.moves.marks) != 0 {
+		if s.moves.n != 0 {
 			s.lift(old, MoveRedeposited)
 		}
 		s.settle(old, pins)
@@ -209,7 +209,7 @@ func (s *Shard) existing(ru *run, r *request) reply {
 		}
 		why = MoveNoEvict
 	}
-	if len(s.moves.marks) != 0 {
+	if s.moves.n != 0 {
 		s.lift(leader, why)
 	}
 	if parent := s.parentOf(ru, r); parent != 0 && parent != leader {
@@ -381,7 +381,7 @@ func (s *Shard) retire(id uint32, why evict.Reason, force bool) bool {
 	s.unlisted(id, why)
 	s.count(id, -1)
 	s.announce(id, false, 0)
-	if len(s.moves.marks) != 0 {
+	if s.moves.n != 0 {
 		gone := MoveMiss
 		if why == evict.Replaced {
 			gone = MoveRedeposited
@@ -407,8 +407,7 @@ func (s *Shard) settle(id, pins uint32) {
 		s.addHeld(id, -1)
 		delete(s.held, id)
 		if s.moveHeld(id) {
-			delete(s.moves.holds, id)
-			s.budget.holds.Add(-1)
+			s.loseHold(id)
 		}
 	}
 	if pins == 0 {

@@ -352,6 +352,9 @@ func (s *Shard) moveProblems() (out []string) {
 	if m, h := s.budget.Marks(), s.budget.Holds(); m != len(s.moves.marks) || h != len(s.moves.holds) {
 		out = append(out, fmt.Sprintf("budget counts %d marks and %d holds, there are %d and %d", m, h, len(s.moves.marks), len(s.moves.holds)))
 	}
+	if s.moves.n != len(s.moves.marks)+len(s.moves.holds) {
+		out = append(out, fmt.Sprintf("%d marks and holds counted, there are %d and %d", s.moves.n, len(s.moves.marks), len(s.moves.holds)))
+	}
 	if len(s.moves.lifted) > maxLifted || len(s.moves.order) > maxLifted {
 		out = append(out, fmt.Sprintf("%d lifted marks are remembered, in %d places", len(s.moves.lifted), len(s.moves.order)))
 	}

@@ -21,7 +21,8 @@ import (
 // Neither refuses a reader. Both belong to the record whose word decides, so to
 // a whole group, and to one life of it. A block never has both.
 //
-// Whoever asks only sees len of a map on the ordinary paths.
+// On the ordinary paths all of it costs one look at a count (moves.n), which is 0
+// while no move is under way.
 
 // MoveID names a move: the other side's incarnation and its operation. The zero
 // MoveID is none.
@@ -79,6 +80,7 @@ func (b Block) Group() uint32 { return b.lead }
 
 // moves is the side table. Token holder only.
 type moves struct {
+	n     int               // marks and holds together
 	marks map[uint32]MoveID // by leading record
 	holds map[uint32]MoveID
 	// lifted remembers the last marks that ended against their movers' will, and
@@ -102,6 +104,7 @@ const maxLifted = 4096
 func (m *moves) init() {
 	m.marks, m.holds = map[uint32]MoveID{}, map[uint32]MoveID{}
 	m.lifted = map[liftedMark]MoveResult{}
+	m.order, m.next, m.n = nil, 0, 0
 }
 
 // bound reports a mark or a hold on a record that is not a member.
@@ -180,6 +183,7 @@ func (s *Shard) lift(lead uint32, why MoveResult) {
 
 func (s *Shard) dropMark(lead uint32) {
 	delete(s.moves.marks, lead)
+	s.moves.n--
 	s.budget.marks.Add(-1)
 }
 
@@ -230,6 +234,7 @@ func (s *Shard) mark(b Block, m MoveID) MoveResult {
 		return MoveFull
 	}
 	s.moves.marks[b.lead] = m
+	s.moves.n++
 	return MoveOK
 }
 
@@ -387,6 +392,7 @@ func (s *Shard) mayHold(lead uint32, h MoveID) (got MoveResult, room bool) {
 // takeHold holds a block, in the room that mayHold has taken.
 func (s *Shard) takeHold(lead uint32, h MoveID) {
 	s.moves.holds[lead] = h
+	s.moves.n++
 	s.hold(lead)
 	own.Store32(&s.hot[lead].last, s.now.Load())
 	s.pressure(false)
@@ -410,9 +416,15 @@ func (s *Shard) heldFor(lead uint32, h MoveID) bool {
 func (s *Shard) DropHold(hash uint64, key []byte, h MoveID) {
 	s.turn(func() {
 		if lead := s.leadOf(hash, key); lead != 0 && s.heldFor(lead, h) {
-			delete(s.moves.holds, lead)
-			s.budget.holds.Add(-1)
+			s.loseHold(lead)
 			s.unhold(lead)
 		}
 	})
+}
+
+// loseHold forgets a hold; the caller sees to held.
+func (s *Shard) loseHold(lead uint32) {
+	delete(s.moves.holds, lead)
+	s.moves.n--
+	s.budget.holds.Add(-1)
 }

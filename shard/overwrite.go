@@ -26,7 +26,7 @@ func (s *Shard) overwrite(p *Put) bool {
 	if stateOf(w) != ready || pinsOf(w) != 0 || !h.word.CompareAndSwap(w, withState(w, filling, 0)) {
 		return false
 	}
-	if len(s.moves.marks) != 0 {
+	if s.moves.n != 0 {
 		s.lift(id, MoveRedeposited)
 	}
 	own.Add64(&s.stats.Replaced, 1)

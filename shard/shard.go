@@ -191,7 +191,7 @@ func (b blocks) Busy(id evict.ID) bool {
 	if stateOf(w) != ready || pinsOf(w) != 0 {
 		return true
 	}
-	if len(b.s.moves.marks)+len(b.s.moves.holds) != 0 && b.s.bound(uint32(id)) {
+	if b.s.moves.n != 0 && b.s.bound(uint32(id)) {
 		return true
 	}
 	return b.s.wanted >= 0 && !b.s.uses(uint32(id), b.s.wanted)
