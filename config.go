@@ -135,6 +135,13 @@ type Config struct {
 	// MaxHandles caps the handles open at once, since each reserves rings.
 	// Default 256.
 	MaxHandles int
+	// MaxTransferBlocks caps the blocks that transfers with other nodes claim, and
+	// those that they have reserved memory for. Default 16384, at most 1<<20.
+	MaxTransferBlocks int
+	// MaxMarks caps the blocks marked for moves to other nodes, MaxHolds those
+	// held for moves from them: a move beyond is carried out as a copy. Default
+	// 16384 each, at most 1<<20.
+	MaxMarks, MaxHolds int
 	// OperationTimeout bounds Fetch and Deliver from remote sources. Default
 	// one second.
 	OperationTimeout time.Duration
@@ -154,6 +161,7 @@ const (
 	MaxKeyBytes     = shard.MaxKey
 	DefaultMaxValue = 64 << 20
 	MaxShards       = 256
+	MaxMoves        = 1 << 20 // of MaxTransferBlocks, MaxMarks and MaxHolds
 )
 
 // ConfigError names one bad field, its value, the limit and the fix.
@@ -172,6 +180,9 @@ func (e *ConfigError) Is(target error) bool { return target == ErrConfig }
 
 const minShardBytes = 1 << 20
 
+// defaultMoves is 128 operations of as many blocks as one may have.
+const defaultMoves = 128 * 128
+
 func (c Config) withDefaults() Config {
 	if c.Capacity == 0 {
 		c.Capacity, _ = arena.DefaultSize()
@@ -183,6 +194,11 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxHandles == 0 {
 		c.MaxHandles = 256
+	}
+	for _, n := range []*int{&c.MaxTransferBlocks, &c.MaxMarks, &c.MaxHolds} {
+		if *n == 0 {
+			*n = defaultMoves
+		}
 	}
 	if c.OperationTimeout == 0 {
 		c.OperationTimeout = time.Second
@@ -273,6 +289,14 @@ func (c *Config) validate() error {
 	}
 	if c.MaxHandles < 1 || c.MaxHandles > shard.MaxLanes {
 		bad("MaxHandles", c.MaxHandles, fmt.Sprintf("1 to %d", shard.MaxLanes), "leave it 0 for 256")
+	}
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"MaxTransferBlocks", c.MaxTransferBlocks}, {"MaxMarks", c.MaxMarks}, {"MaxHolds", c.MaxHolds}} {
+		if f.n < 1 || f.n > MaxMoves {
+			bad(f.name, f.n, fmt.Sprintf("1 to %d", MaxMoves), fmt.Sprintf("leave it 0 for %d", defaultMoves))
+		}
 	}
 	if c.OperationTimeout < 0 {
 		bad("OperationTimeout", c.OperationTimeout, "positive", "leave it 0 for one second")

@@ -26,6 +26,9 @@ type Engine struct {
 	list []*namespace
 	hub  hub
 
+	moves   shard.MoveBudget // marks and holds of all shards
+	records *Records
+
 	closed atomic.Bool
 	// background ends at Close; work counts the fetches under way.
 	background context.Context
@@ -94,6 +97,8 @@ func Open(cfg Config) (*Engine, error) {
 		e.hash = xxhash.Sum64
 	}
 	e.hub.init()
+	e.moves.MaxMarks, e.moves.MaxHolds = int64(cfg.MaxMarks), int64(cfg.MaxHolds)
+	e.records = newRecords(e)
 	e.background, e.stop = context.WithCancel(context.Background())
 	if err := e.build(); err != nil {
 		e.unmap()
@@ -163,7 +168,7 @@ func (e *Engine) build() error {
 func (e *Engine) shardConfig(ns *namespace, n int) shard.Config {
 	const slab = 64 << 10
 	cfg := &ns.cfg
-	c := shard.Config{Name: cfg.Name, Seed: e.cfg.Seed, Hash: e.hash, Watermark: cfg.Watermark}
+	c := shard.Config{Name: cfg.Name, Seed: e.cfg.Seed, Hash: e.hash, Watermark: cfg.Watermark, Moves: &e.moves}
 	per := int64(float64(e.cfg.Capacity)*cfg.Share+0.5) / int64(n)
 	if len(cfg.Pools) == 0 {
 		c.PayloadBytes = per / slab * slab
@@ -248,6 +253,7 @@ func (e *Engine) Close() error {
 	defer close(e.done)
 	e.stop()
 	e.quiesce() // from here on no fetch begins
+	e.records.quiesce()
 	e.awaitWork()
 	e.closeIdle()
 	e.hub.close()

@@ -20,6 +20,7 @@ type Counts struct {
 	Existing     uint64 // deposits of resident keys
 	Evicted      uint64 // blocks that the policy removed
 	Deleted      uint64 // blocks removed by hand
+	Moved        uint64 // blocks removed since another node has taken them over
 	Refused      uint64 // writes refused for lack of memory
 	Dropped      uint64 // deposits that the policy refused
 	IndexFull    uint64 // writes refused since the index's overflow pool was used up
@@ -54,6 +55,8 @@ type Stats struct {
 	MetadataBytes int64
 	Handles       int
 	SourceFaults  uint64 // panics of the remote source
+	Marks         int    // blocks or groups that wait to be removed by a move
+	Holds         int    // blocks or groups that came by a move not ended yet
 }
 
 // Stats returns a snapshot. It waits for the writers of one shard at a time.
@@ -63,7 +66,7 @@ func (e *Engine) Stats() (Stats, error) {
 	if e.closed.Load() {
 		return Stats{}, &OpError{Op: "stats", Err: ErrClosed}
 	}
-	st := Stats{MetadataBytes: e.meta.Size(), Handles: len(e.handles), SourceFaults: e.sourceFaults.Load()}
+	st := Stats{MetadataBytes: e.meta.Size(), Handles: len(e.handles), SourceFaults: e.sourceFaults.Load(), Marks: e.moves.Marks(), Holds: e.moves.Holds()}
 	var calls handleCounts
 	calls.add(&e.retired)
 	for hs := range e.handles {
@@ -87,6 +90,7 @@ func (e *Engine) Stats() (Stats, error) {
 			n.Counts.Existing += c.Existing.Load()
 			n.Counts.Evicted += c.Evicted.Load()
 			n.Counts.Deleted += c.Deleted.Load()
+			n.Counts.Moved += c.Moved.Load()
 			n.Counts.Refused += c.Refused.Load()
 			n.Counts.Dropped += c.Dropped.Load()
 			n.Counts.IndexFull += c.IndexFull.Load()
@@ -114,6 +118,7 @@ func (c *Counts) addShard(o *Counts) {
 	c.Existing += o.Existing
 	c.Evicted += o.Evicted
 	c.Deleted += o.Deleted
+	c.Moved += o.Moved
 	c.Refused += o.Refused
 	c.Dropped += o.Dropped
 	c.IndexFull += o.IndexFull

@@ -164,6 +164,9 @@ func (s *Shard) link(ru *run, r *request) reply {
 		if !ok {
 			panic("shard: an indexed record is not READY")
 		}
+		if s.moves.n != 0 {
+			s.lift(old, MoveRedeposited)
+		}
 		s.settle(old, pins)
 		return reply{id: id}
 	}
@@ -199,10 +202,15 @@ func (s *Shard) existing(ru *run, r *request) reply {
 	}
 	own.Store32(&s.hot[leader].last, s.now.Load())
 	own.Add64(&s.stats.Existing, 1)
+	why := MoveRedeposited
 	if r.flags&flagNoEvict != 0 {
 		if _, ok := s.hot[leader].word.claim(); !ok {
 			return reply{reason: Capacity} // pins exhausted
 		}
+		why = MoveNoEvict
+	}
+	if s.moves.n != 0 {
+		s.lift(leader, why)
 	}
 	if parent := s.parentOf(ru, r); parent != 0 && parent != leader {
 		s.list(ru) // the parent may be of this run, and the policy must know it
@@ -373,10 +381,20 @@ func (s *Shard) retire(id uint32, why evict.Reason, force bool) bool {
 	s.unlisted(id, why)
 	s.count(id, -1)
 	s.announce(id, false, 0)
+	if s.moves.n != 0 {
+		gone := MoveMiss
+		if why == evict.Replaced {
+			gone = MoveRedeposited
+		}
+		s.lift(id, gone)
+	}
 	n := uint64(1 + s.members(id))
-	if why == evict.Evicted {
+	switch why {
+	case evict.Evicted:
 		own.Add64(&s.stats.Evicted, n)
-	} else {
+	case evict.Moved:
+		own.Add64(&s.stats.Moved, n)
+	default:
 		own.Add64(&s.stats.Deleted, n)
 	}
 	s.settle(id, pins)
@@ -388,6 +406,9 @@ func (s *Shard) settle(id, pins uint32) {
 	if s.held[id] != 0 {
 		s.addHeld(id, -1)
 		delete(s.held, id)
+		if s.moveHeld(id) {
+			s.loseHold(id)
+		}
 	}
 	if pins == 0 {
 		w := &s.hot[id].word

@@ -27,6 +27,10 @@ type Config struct {
 	MetaOff   arena.Off
 	SideBytes int64 // keys over 40 bytes and second pieces
 
+	// Moves bounds the marks and holds of transfers, nil for a budget of the
+	// shard's own.
+	Moves *MoveBudget
+
 	NewPolicy NewPolicy
 	// Foreign policies and callbacks run on the owner goroutine only, so such a
 	// shard is not helped.

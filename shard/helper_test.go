@@ -327,8 +327,36 @@ func (s *Shard) problems() (out []string) {
 	if s.open != nil {
 		bad("a run is open while no lane is at work")
 	}
+	out = append(out, s.moveProblems()...)
 	if err := s.policy.Check(); err != nil {
 		bad("policy: %v", err)
+	}
+	return out
+}
+
+// moveProblems checks marks and holds; token holder only.
+func (s *Shard) moveProblems() (out []string) {
+	for id := range s.moves.marks {
+		if s.moveHeld(id) {
+			out = append(out, fmt.Sprintf("record %d is marked and held", id))
+		}
+		if st := stateOf(s.hot[id].word.Load()); st != ready {
+			out = append(out, fmt.Sprintf("marked record %d is in state %d", id, st))
+		}
+	}
+	for id := range s.moves.holds {
+		if st := stateOf(s.hot[id].word.Load()); st != ready || s.held[id] == 0 {
+			out = append(out, fmt.Sprintf("held record %d is in state %d, with %d holds", id, st, s.held[id]))
+		}
+	}
+	if m, h := s.budget.Marks(), s.budget.Holds(); m != len(s.moves.marks) || h != len(s.moves.holds) {
+		out = append(out, fmt.Sprintf("budget counts %d marks and %d holds, there are %d and %d", m, h, len(s.moves.marks), len(s.moves.holds)))
+	}
+	if s.moves.n != len(s.moves.marks)+len(s.moves.holds) {
+		out = append(out, fmt.Sprintf("%d marks and holds counted, there are %d and %d", s.moves.n, len(s.moves.marks), len(s.moves.holds)))
+	}
+	if len(s.moves.lifted) > maxLifted || len(s.moves.order) > maxLifted {
+		out = append(out, fmt.Sprintf("%d lifted marks are remembered, in %d places", len(s.moves.lifted), len(s.moves.order)))
 	}
 	return out
 }

@@ -17,6 +17,7 @@ type Lane struct {
 	comps *ring.SPSC // back
 	// key belongs to the token holder while a keyed command is under way.
 	key    []byte
+	call   func() // with opCall: the token holder's, as key is
 	parker ring.Parker
 
 	run run // commits of one deposit, gathered until its last one
@@ -109,6 +110,7 @@ const (
 	opClaim
 	opDeleteGeneration // its id is the generation
 	opExisting         // a deposit whose block its caller has found resident, and claims
+	opCall             // the lane's call, see turn
 )
 
 // request is a command as it travels: 56 bytes, no pointers.
@@ -203,6 +205,8 @@ func (l *Lane) exec(r *request) reply {
 		if id := s.lookup(r.hash, l.key); id != 0 && genOf(s.hot[s.lead(id)].word.Load()) == r.id {
 			out.reason = s.remove(r.hash, l.key)
 		}
+	case opCall:
+		l.call()
 	case opClaim:
 		out.id, out.reason = s.claimLocked(r.hash, l.key)
 	}

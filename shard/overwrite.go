@@ -26,6 +26,9 @@ func (s *Shard) overwrite(p *Put) bool {
 	if stateOf(w) != ready || pinsOf(w) != 0 || !h.word.CompareAndSwap(w, withState(w, filling, 0)) {
 		return false
 	}
+	if s.moves.n != 0 {
+		s.lift(id, MoveRedeposited)
+	}
 	own.Add64(&s.stats.Replaced, 1)
 	own.Add64(&s.stats.Bytes, uint64(len(p.Value))-uint64(h.size))
 	h.size = uint32(len(p.Value))

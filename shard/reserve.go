@@ -131,6 +131,7 @@ func (s *Shard) takeRecord() uint32 {
 		return 0
 	}
 	s.freshRec++
+	s.hot[s.freshRec].word.Store(genOne) // generation 0 means any
 	return s.freshRec
 }
 

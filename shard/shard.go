@@ -50,12 +50,14 @@ type Shard struct {
 	// records in somebody's hands.
 	freeRecords, lingering int
 	keyBuf                 [MaxKey]byte
-	held                   map[uint32]uint32 // no_evict holds by record
-	grouped                bool              // a group was ever stored here
-	open                   *run              // the run whose blocks the policy does not know yet
-	wanted                 int               // pool that the victim search must free a slot of, -1: any
-	scan                   uint32            // where anyVictim goes on
-	looks                  int               // windows that the reservation under way may still look at
+	held                   map[uint32]uint32 // hard holds by record: no_evict, and a move's
+	moves                  moves             // marks and holds of transfers
+	budget                 *MoveBudget
+	grouped                bool   // a group was ever stored here
+	open                   *run   // the run whose blocks the policy does not know yet
+	wanted                 int    // pool that the victim search must free a slot of, -1: any
+	scan                   uint32 // where anyVictim goes on
+	looks                  int    // windows that the reservation under way may still look at
 	one                    [1]evict.Insert
 
 	inMagazines atomic.Int32  // records that lanes hold ahead
@@ -87,6 +89,7 @@ type Counters struct {
 	Existing     atomic.Uint64 // deposits of a resident key
 	Evicted      atomic.Uint64 // blocks the policy removed
 	Deleted      atomic.Uint64 // blocks removed by hand
+	Moved        atomic.Uint64 // blocks handed to another node
 	Refused      atomic.Uint64 // reservations refused for capacity
 	Dropped      atomic.Uint64 // deposits the policy refused
 	PolicyFaults atomic.Uint64 // panics and bad answers of an embedder's policy
@@ -116,7 +119,12 @@ func New(c Config) (*Shard, error) {
 		pressed:   make([]bool, max(1, len(c.Pools))),
 		heldBytes: make([]int64, max(1, len(c.Pools))),
 		stopped:   make(chan struct{}),
+		budget:    c.Moves,
 	}
+	if s.budget == nil {
+		s.budget = &MoveBudget{MaxMarks: defaultMoves, MaxHolds: defaultMoves}
+	}
+	s.moves.init()
 	s.hot = arena.Cast[hot](c.Meta, c.MetaOff+p.Hot, c.Records+1)
 	s.cold = arena.Cast[cold](c.Meta, c.MetaOff+p.Cold, c.Records+1)
 	s.index = newIndex(arena.Cast[bucket](c.Meta, c.MetaOff+p.Buckets, p.Dir+p.Overflow), p.Dir)
@@ -176,10 +184,14 @@ func (b blocks) Last(id evict.ID) uint32          { return b.s.hot[id].last.Load
 func (b blocks) SetLast(id evict.ID, tick uint32) { own.Store32(&b.s.hot[id].last, tick) }
 func (b blocks) Hash(id evict.ID) uint64          { return b.s.hash(b.s.keyOf(uint32(id))) }
 
-// Busy: claimed, on its way, or of no use for the pool that lacks a slot.
+// Busy: claimed, on its way, bound by a move, or of no use for the pool that
+// lacks a slot.
 func (b blocks) Busy(id evict.ID) bool {
 	w := b.s.hot[id].word.Load()
 	if stateOf(w) != ready || pinsOf(w) != 0 {
+		return true
+	}
+	if b.s.moves.n != 0 && b.s.bound(uint32(id)) {
 		return true
 	}
 	return b.s.wanted >= 0 && !b.s.uses(uint32(id), b.s.wanted)

@@ -112,13 +112,21 @@ func (l *layouts) get(n uint16) ([]uint8, bool) {
 	return lists[n], true
 }
 
-func (l *layouts) add(pools []uint8) (uint16, bool) {
-	old := l.lists()
-	for i, have := range old {
+// find returns the number of a list that has been added.
+func (l *layouts) find(pools []uint8) (uint16, bool) {
+	for i, have := range l.lists() {
 		if string(have) == string(pools) {
 			return uint16(i), true
 		}
 	}
+	return 0, false
+}
+
+func (l *layouts) add(pools []uint8) (uint16, bool) {
+	if n, ok := l.find(pools); ok {
+		return n, true
+	}
+	old := l.lists()
 	if len(old) == maxLayouts {
 		return 0, false
 	}

@@ -132,5 +132,6 @@ func (w *word) retire(force bool) (pins uint32, ok bool) {
 	}
 }
 
-// nextFree is the word of the record's next life.
-func nextFree(w uint64) uint64 { return uint64(genOf(w)+1) << genShift }
+// nextFree is the word of the record's next life. Generations count from 1: 0
+// means any.
+func nextFree(w uint64) uint64 { return uint64(max(genOf(w)+1, 1)) << genShift }

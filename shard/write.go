@@ -419,6 +419,7 @@ func (s *Shard) Drain() {
 		s.closed = true
 		s.closeRun(nil)
 		s.sink = nil
+		s.clearMoves()
 		s.takeReturned()
 		gone := s.freeRecords
 		for id := uint32(1); id <= s.freshRec; id++ {

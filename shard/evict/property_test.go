@@ -278,14 +278,29 @@ func TestModel(t *testing.T) {
 	}
 }
 
+// checkParents compares what Parent says with the model.
+func (m *machine) checkParents(t *rapid.T, d *density) {
+	for id, b := range m.resident {
+		want := ID(0)
+		if b.parent != nil {
+			want = b.parent.id
+		}
+		if got := d.Parent(id); got != want {
+			t.Fatalf("Parent(%d) = %d, want %d", id, got, want)
+		}
+	}
+}
+
 // checkReachability lets the sweep finish, and compares what it marked with the
 // model. Then with no claims the unreachable leave before all others.
 func (m *machine) checkReachability(t *rapid.T) {
 	d := m.p.(*density)
+	m.checkParents(t, d)
 	d.sweepAll(m.now)
 	if err := d.Check(); err != nil {
 		t.Fatal(err)
 	}
+	m.checkParents(t, d)
 	dead := 0
 	for id, b := range m.resident {
 		n := &d.nodes[id]
