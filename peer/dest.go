@@ -83,8 +83,9 @@ type destOp struct {
 	moving bool        // submitted as a move
 	keep   wire.Status // why it is a copy all the same
 	phase  destPhase
+	asked  Incarnation // that Start was sent to last and has not refused, 0 for none
 	source Incarnation // that answered, 0 before and once there is nobody to tell
-	route  wire.Route  // of the connection that it answered on
+	route  wire.Route  // of the connection that it answered on; before: shm, if any that it was asked on was
 	items  []destItem
 	repeat backoff
 	// expired: the deadline has been acted on.
@@ -183,6 +184,12 @@ func (d *Dest) start(now Time, op *destOp) {
 		return // tick ends it
 	}
 	op.repeat.start(now, &d.timing)
+	if d.up {
+		op.asked = d.peer
+		if op.route != wire.RouteShm {
+			op.route = d.route
+		}
+	}
 	d.send(op, &wire.Start{
 		Source: uint64(d.peer), Dest: uint64(d.self), Mode: op.Mode, OwnedOnly: op.OwnedOnly,
 		Timeout: uint32(max(1, min(left.Milliseconds(), 1<<32-1))), Fingerprint: op.Fingerprint, Namespace: op.Namespace, Items: op.Items,
@@ -265,9 +272,16 @@ func (d *Dest) disconnected() {
 	}
 }
 
-// dead ends what depended on a process that has ended.
+// dead ends what depended on a process that has ended. What its connection still
+// has to say is of no use: nothing would end what that begins.
 func (d *Dest) dead(p Incarnation) {
+	if d.peer == p {
+		d.up = false
+	}
 	for _, op := range d.ops {
+		if op.asked == p {
+			op.asked = 0
+		}
 		if op.source != p {
 			continue
 		}
@@ -471,18 +485,21 @@ func (d *Dest) settle(now Time) {
 		case !closing:
 			op.late = 0
 		}
-		if waiting == 0 && op.phase == destRunning {
+		if waiting == 0 && op.phase != destFinishing {
+			// The source may have begun it, though its Offer has not come; on route
+			// shm, it keeps its claims until it is told.
+			if op.phase == destStarting {
+				op.source = op.asked
+			}
 			op.phase = destFinishing
-			if d.up || op.route == wire.RouteShm {
+			if op.source != 0 && (d.up || op.route == wire.RouteShm) {
 				op.repeat.start(now, &d.timing)
 				d.again(op)
 			} else {
 				op.forget()
 			}
 		}
-		// A Start whose operation ends before its Offer comes is answered with
-		// Finish then.
-		if waiting == 0 && (op.phase == destStarting || op.phase == destFinishing && op.source == 0) {
+		if waiting == 0 && op.source == 0 {
 			delete(d.byID, op.Op)
 			d.do(Ended{op.Op})
 			continue

@@ -313,7 +313,10 @@ func TestDestAbort(t *testing.T) {
 
 	dt = newDestTest(t, wire.RouteStream)
 	dt.submit(wire.TransferCopy, 1)
-	dt.step("before the offer", Abort{Op: 1}, "Settle 0 aborted", "Ended")
+	dt.step("before the offer", Abort{Op: 1}, "Settle 0 aborted", "Finish")
+	dt.step("of what is over", Abort{Op: 1})
+	dt.frame("offer", offered(1))
+	dt.frame("finished", finished, "Ended")
 	dt.step("of none", Abort{Op: 1})
 	dt.frame("offer", offered(1), "Finish")
 	dt.over()
@@ -493,4 +496,38 @@ func TestDestNonsense(t *testing.T) {
 		t.Fatalf("Next = %v", at)
 	}
 	late.step("tick", Tick{}, "Settle 0 timeout", "Ended")
+}
+
+// An operation that ends before its Offer comes may have been begun: where claims
+// outlive a connection, the source must be told, however long that takes.
+func TestDestUnanswered(t *testing.T) {
+	for _, route := range []wire.Route{wire.RouteStream, wire.RouteShm} {
+		dt := newDestTest(t, route)
+		dt.submit(wire.TransferMove, 1)
+		dt.step("down", Down{})
+		dt.now += 30 * sec
+		if route == wire.RouteStream {
+			dt.step("deadline", Tick{}, "Settle 0 timeout", "Outcome 0 timeout", "Ended")
+			continue
+		}
+		dt.step("deadline", Tick{}, "Settle 0 timeout", "Outcome 0 timeout")
+		dt.step("up", Up{srcInc, wire.RouteStream}, "Finish")
+		dt.frame("finished", finished, "Ended")
+		dt.over()
+	}
+	dt := newDestTest(t, wire.RouteShm)
+	dt.submit(wire.TransferCopy, 1)
+	dt.step("down", Down{})
+	dt.step("abort", Abort{Op: 1}, "Settle 0 aborted")
+	dt.step("another process", Up{srcInc + 1, wire.RouteShm}, "Ended")
+	dt.over()
+
+	// What a dead process still had to say begins nothing.
+	dt = newDestTest(t, wire.RouteShm)
+	dt.submit(wire.TransferMove, 1)
+	dt.step("dead", Dead{srcInc})
+	dt.frame("offer", offered(1))
+	dt.step("down", Down{})
+	dt.now += 30 * sec
+	dt.step("deadline", Tick{}, "Settle 0 timeout", "Outcome 0 timeout", "Ended")
 }

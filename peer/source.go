@@ -102,7 +102,7 @@ const (
 	stageRunning srcStage = iota // cancels writes
 	stageAsk                     // asks for confirmations
 	stageKeep                    // gives up the move
-	stageForget                  // forgets the operation; on route shm, offers it again
+	stageForget                  // forgets the operation
 	stageOver
 )
 
@@ -256,13 +256,13 @@ func (s *Source) tick(now Time) {
 	for _, op := range s.ops {
 		for op.stage != stageOver && now >= op.expire {
 			op.expire += s.timing.Allowance
-			s.expired(now, op)
+			s.expired(op)
 		}
 	}
 }
 
 // expired is one step of an operation's time running out (M6).
-func (s *Source) expired(now Time, op *srcOp) {
+func (s *Source) expired(op *srcOp) {
 	switch op.stage {
 	case stageRunning:
 		s.cancelAll(op)
@@ -279,16 +279,9 @@ func (s *Source) expired(now Time, op *srcOp) {
 	case stageKeep:
 		s.keepAll(op, wire.StatusTimeout)
 	case stageForget:
-		if op.route == wire.RouteShm {
-			// It may be reading. If it has forgotten the operation, without having
-			// seen the Offer, it answers this one with Finish.
-			if !op.pinning && !op.ending {
-				s.send(uint64(op.id), op.offer)
-			}
-			op.expire = now + s.timing.Allowance
-			return
+		if op.route != wire.RouteShm {
+			op.ending = true
 		}
-		op.ending = true
 	}
 	op.stage++
 }

@@ -37,6 +37,9 @@ func (s *Source) frame(now Time, f Frame) {
 		s.probed(f.ID, op, m)
 	case *wire.Finish:
 		if op == nil || !s.meant(m.Source, m.Dest) {
+			if op == nil {
+				s.ended.add(id) // its Start may be under way
+			}
 			s.send(f.ID, &wire.Finished{Source: m.Source, Dest: m.Dest})
 			return
 		}
@@ -185,14 +188,17 @@ func (s *Source) accepted(id uint64, op *srcOp, m *wire.Accept) {
 	for _, a := range m.Items {
 		i := int(a.Index)
 		switch {
-		case op == nil || i >= len(op.items) || op.ending || op.stage > stageRunning && op.items[i].state == srcOffered:
+		case op == nil || i >= len(op.items):
 			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: wire.StatusUnknownOp})
+		case op.items[i].state == srcWriting: // Done will name it; before, nothing is proven
 		case op.items[i].state == srcWritten:
 			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: op.items[i].result})
-		case op.items[i].state == srcOffered && op.items[i].claim != 0:
+		case op.ending || op.stage > stageRunning:
+			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: wire.StatusUnknownOp})
+		case op.items[i].claim != 0:
 			op.items[i].state = srcWriting
 			s.do(Write{op.id, i, op.items[i].claim, &op.offer.Items[i], a.Desc})
-		case op.items[i].state == srcOffered:
+		default:
 			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: wire.StatusMiss})
 		}
 	}
