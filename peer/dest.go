@@ -22,6 +22,8 @@ import (
 //	    never freed while posted.
 //	D3  An item is held from the commit to Removed for the very hold (M2, M5).
 //	D4  Confirm is sent only for items held at that moment (M4).
+//	D5  Of an operation submitted as a move each item has exactly one Outcome, not
+//	    before it is settled and not after it ends.
 type Dest struct {
 	self   Incarnation
 	rec    DestRecords
@@ -67,15 +69,23 @@ type destItem struct {
 	proven  bool        // the source will not write any more
 	shut    bool        // our end writes no more; only proof is missing
 	quiet   bool        // Quarantine was said
+	told    bool        // Outcome was said
+	keep    wire.Status // move: why it is carried out as a copy, StatusOK when it is not
 	slot    Slot
 	offer   *wire.Offered
+	// Of the first of several parts that are committed together: their number,
+	// else 0 or 1; and 1 + the index of the item with their parent, 0 for none.
+	parts, after int
 }
 
 type destOp struct {
 	Submit
+	moving bool        // submitted as a move
+	keep   wire.Status // why it is a copy all the same
 	phase  destPhase
+	asked  Incarnation // that Start was sent to last and has not refused, 0 for none
 	source Incarnation // that answered, 0 before and once there is nobody to tell
-	route  wire.Route  // of the connection that it answered on
+	route  wire.Route  // of the connection that it answered on; before: shm, if any that it was asked on was
 	items  []destItem
 	repeat backoff
 	// expired: the deadline has been acted on.
@@ -155,10 +165,14 @@ func (d *Dest) submit(now Time, s Submit) {
 	if d.byID[s.Op] != nil || len(s.Items) == 0 || len(s.Items) > wire.MaxItems {
 		panic("peer: Submit of an operation that runs, or of none or too many items")
 	}
-	if s.Mode == wire.TransferMove && (s.Deliver || !d.rec.HoldRoom(len(s.Items))) {
-		s.Mode = wire.TransferCopy
+	s.Deadline = max(s.Deadline, 1) // 0 would be never, in Next
+	op := &destOp{Submit: s, moving: s.Mode == wire.TransferMove, items: make([]destItem, len(s.Items))}
+	switch {
+	case op.moving && s.Deliver:
+		op.Mode, op.keep = wire.TransferCopy, wire.StatusUnsupported
+	case op.moving && !d.rec.HoldRoom(len(s.Items)):
+		op.Mode, op.keep = wire.TransferCopy, wire.StatusCapacity
 	}
-	op := &destOp{Submit: s, items: make([]destItem, len(s.Items))}
 	d.ops = append(d.ops, op)
 	d.byID[s.Op] = op
 	d.start(now, op)
@@ -170,6 +184,12 @@ func (d *Dest) start(now Time, op *destOp) {
 		return // tick ends it
 	}
 	op.repeat.start(now, &d.timing)
+	if d.up {
+		op.asked = d.peer
+		if op.route != wire.RouteShm {
+			op.route = d.route
+		}
+	}
 	d.send(op, &wire.Start{
 		Source: uint64(d.peer), Dest: uint64(d.self), Mode: op.Mode, OwnedOnly: op.OwnedOnly,
 		Timeout: uint32(max(1, min(left.Milliseconds(), 1<<32-1))), Fingerprint: op.Fingerprint, Namespace: op.Namespace, Items: op.Items,
@@ -252,9 +272,16 @@ func (d *Dest) disconnected() {
 	}
 }
 
-// dead ends what depended on a process that has ended.
+// dead ends what depended on a process that has ended. What its connection still
+// has to say is of no use: nothing would end what that begins.
 func (d *Dest) dead(p Incarnation) {
+	if d.peer == p {
+		d.up = false
+	}
 	for _, op := range d.ops {
+		if op.asked == p {
+			op.asked = 0
+		}
 		if op.source != p {
 			continue
 		}
@@ -290,13 +317,19 @@ func (d *Dest) fail(op *destOp, i int, why wire.Status) {
 		}
 		it.closing, it.why = true, why
 		d.do(Close{op.Op, i})
-		if !op.Deliver {
-			d.answer(op, i, why, false) // the memory is ours and may wait
-		}
+		d.refuse(op, i, why)
 	case destLanded:
 		d.rec.Free(it.slot)
 		it.slot = 0
 		d.end(op, i, why)
+	}
+}
+
+// refuse answers for an item whose memory is not let go yet: that waits, where it
+// is ours; with the caller's memory the caller has to wait, see tick.
+func (d *Dest) refuse(op *destOp, i int, why wire.Status) {
+	if !op.Deliver {
+		d.answer(op, i, why, false)
 	}
 }
 
@@ -321,15 +354,30 @@ func (d *Dest) answer(op *destOp, i int, s wire.Status, existing bool) {
 	}
 }
 
+// end ends an item that is not held: in a move the source keeps its copy, for the
+// reason s, or for that which made it a copy.
 func (d *Dest) end(op *destOp, i int, s wire.Status) {
 	d.answer(op, i, s, false)
-	op.items[i].state = destEnded
+	it := &op.items[i]
+	it.state = destEnded
+	if s == wire.StatusOK {
+		s = it.keep
+	}
+	d.outcome(op, i, s)
 }
 
+// unhold ends a held item.
 func (d *Dest) unhold(op *destOp, i int, outcome wire.Status) {
 	d.rec.DropHold(op.Namespace, op.Items[i].Key, HoldID{op.source, op.Op})
-	d.do(Outcome{op.Op, i, op.Namespace, op.Items[i].Key, outcome})
 	op.items[i].state = destEnded
+	d.outcome(op, i, outcome)
+}
+
+func (d *Dest) outcome(op *destOp, i int, s wire.Status) {
+	if it := &op.items[i]; op.moving && !it.told {
+		it.told = true
+		d.do(Outcome{op.Op, i, op.Namespace, op.Items[i].Key, s})
+	}
 }
 
 // again repeats the requests of an operation that are not answered.
@@ -360,13 +408,27 @@ func (d *Dest) accept(op *destOp, pick func(*destItem) bool) {
 func (d *Dest) confirm(op *destOp) {
 	m := &wire.Confirm{Source: uint64(op.source), Dest: uint64(d.self)}
 	for i := range op.items {
-		if op.items[i].state == destHeld {
+		if d.held(op, i) {
 			m.Indices = append(m.Indices, uint32(i))
 		}
 	}
 	if len(m.Indices) > 0 {
 		d.send(op, m)
 	}
+}
+
+// held reports whether an item may be confirmed: the records are asked, since they
+// know what has become of the block (M4). A hold that is gone was lost to an order
+// from elsewhere; then nothing is left to confirm.
+func (d *Dest) held(op *destOp, i int) bool {
+	if op.items[i].state != destHeld {
+		return false
+	}
+	if !d.rec.Holds(op.Namespace, op.Items[i].Key, HoldID{op.source, op.Op}) {
+		d.unhold(op, i, wire.StatusMiss)
+		return false
+	}
+	return true
 }
 
 // tick does what is due.
@@ -380,6 +442,7 @@ func (d *Dest) tick(now Time) {
 				}
 			}
 			d.probe(op)
+			op.repeat.start(now, &d.timing)
 		}
 		if op.late != 0 && now >= op.late {
 			op.late = 0
@@ -387,6 +450,7 @@ func (d *Dest) tick(now Time) {
 				if it := &op.items[i]; it.state == destPosted && it.closing && !it.quiet {
 					it.quiet = true
 					d.do(Quarantine{op.Op, i})
+					d.answer(op, i, it.why, false) // a deadline ends the wait
 				}
 			}
 		}
@@ -412,27 +476,30 @@ func (d *Dest) settle(now Time) {
 		for i := range op.items {
 			if it := &op.items[i]; it.state != destEnded {
 				waiting++
-				closing = closing || it.closing
+				closing = closing || it.closing && !it.quiet
 			}
 		}
 		switch {
-		case closing && op.late == 0 && !op.reported():
+		case closing && op.late == 0:
 			op.late = now + d.timing.Allowance
 		case !closing:
 			op.late = 0
 		}
-		if waiting == 0 && op.phase == destRunning {
+		if waiting == 0 && op.phase != destFinishing {
+			// The source may have begun it, though its Offer has not come; on route
+			// shm, it keeps its claims until it is told.
+			if op.phase == destStarting {
+				op.source = op.asked
+			}
 			op.phase = destFinishing
-			if d.up || op.route == wire.RouteShm {
+			if op.source != 0 && (d.up || op.route == wire.RouteShm) {
 				op.repeat.start(now, &d.timing)
 				d.again(op)
 			} else {
 				op.forget()
 			}
 		}
-		// A Start whose operation ends before its Offer comes is answered with
-		// Finish then.
-		if waiting == 0 && (op.phase == destStarting || op.phase == destFinishing && op.source == 0) {
+		if waiting == 0 && op.source == 0 {
 			delete(d.byID, op.Op)
 			d.do(Ended{op.Op})
 			continue
@@ -441,8 +508,4 @@ func (d *Dest) settle(now Time) {
 	}
 	clear(d.ops[len(keep):])
 	d.ops = keep
-}
-
-func (op *destOp) reported() bool {
-	return slices.ContainsFunc(op.items, func(it destItem) bool { return it.quiet })
 }

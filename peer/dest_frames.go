@@ -5,6 +5,9 @@ import "github.com/kvcr-go/kvcr/wire"
 // frame takes a message of the source. What does not fit the present state is a
 // repetition, late, or wrong, and changes nothing.
 func (d *Dest) frame(now Time, f Frame) {
+	if !d.up {
+		return // what a closed connection still had to say
+	}
 	id := OpID(f.ID)
 	op := d.byID[id]
 	if op != nil && op.phase != destStarting {
@@ -27,6 +30,7 @@ func (d *Dest) frame(now Time, f Frame) {
 			if why == wire.StatusOK {
 				why = wire.StatusSource
 			}
+			op.asked = 0 // nothing was begun
 			for i := range op.items {
 				d.fail(op, i, why)
 			}
@@ -50,7 +54,9 @@ func (d *Dest) frame(now Time, f Frame) {
 			d.asked(f.ID, op, m)
 		}
 	case *wire.ProbeAck:
-		if op != nil && d.from(op, m.Source, m.Dest) && (m.Terminal || !m.Known) {
+		// Of a known operation the items are named by Done: this answer may be to
+		// an earlier probe, of other items.
+		if op != nil && d.from(op, m.Source, m.Dest) && !m.Known {
 			d.provenClosing(op)
 		}
 	case *wire.Finished:
@@ -85,7 +91,8 @@ func (d *Dest) offered(now Time, op *destOp, m *wire.Offer) {
 	var decline []wire.ItemStatus
 	for i := range op.items {
 		o := &m.Items[i]
-		if op.items[i].state != destAsked {
+		it := &op.items[i]
+		if it.state != destAsked {
 			continue
 		}
 		if o.Status != wire.StatusOK {
@@ -95,16 +102,21 @@ func (d *Dest) offered(now Time, op *destOp, m *wire.Offer) {
 		if o.Flags&wire.OfferFollows != 0 && i > 0 {
 			o.Parent = op.Items[i-1].Key
 		}
-		op.items[i].offer = o
+		it.offer, it.keep = o, op.keep
+		if op.Mode == wire.TransferMove {
+			it.keep = o.Keep
+		}
 	}
 	for i := 0; i < len(op.items); {
 		n := d.groupLen(op, i)
-		if why := d.reserve(op, i, n); why == wire.StatusOK {
+		switch d.reserve(op, i, n) {
+		case wire.StatusOK:
+			op.items[i].parts, op.items[i].after = n, op.parent(i, n)
 			for j := i; j < i+n; j++ {
 				op.items[j].state = destPosted
 				d.do(Post{op.Op, j, op.items[j].slot, op.items[j].offer})
 			}
-		} else if why == wire.StatusExists && op.Mode == wire.TransferMove {
+		case wire.StatusExists:
 			for j := i; j < i+n; j++ {
 				decline = d.present(op, j, decline)
 			}
@@ -116,6 +128,24 @@ func (d *Dest) offered(now Time, op *destOp, m *wire.Offer) {
 		d.send(op, &wire.Decline{Source: m.Source, Dest: m.Dest, Items: decline})
 	}
 	d.confirm(op)
+}
+
+// parent finds the item with the parent of n items from i, so that the parent is
+// committed first: 1 + its index, 0 when it is not of this operation, or where the
+// order does not matter.
+func (op *destOp) parent(i, n int) (after int) {
+	for j := i; j < i+n && !op.Deliver; j++ {
+		p := op.items[j].offer.Parent
+		for k := j - 1; k >= 0 && len(p) > 0; k-- {
+			if string(op.Items[k].Key) == string(p) {
+				if k < i {
+					after = max(after, k+1)
+				}
+				break
+			}
+		}
+	}
+	return after
 }
 
 // groupLen is the number of items from i that are committed together: 1, or the
@@ -144,9 +174,9 @@ func (d *Dest) groupLen(op *destOp, i int) int {
 	return max(n, 1)
 }
 
-// reserve takes memory for n items together, or for none. What is resident, or
-// finds no memory, is settled; a group of which only some parts are resident is
-// not brought.
+// reserve takes memory for n items together, or for none. What is resident is
+// settled; what finds no memory has ended, and so has a group of which only some
+// parts are resident.
 func (d *Dest) reserve(op *destOp, i, n int) wire.Status {
 	if op.items[i].state != destAsked {
 		return wire.StatusGroup
@@ -176,25 +206,27 @@ func (d *Dest) reserve(op *destOp, i, n int) wire.Status {
 		}
 		if why == wire.StatusExists {
 			d.answer(op, j, wire.StatusOK, true)
+		} else {
+			d.end(op, j, why)
 		}
-		d.end(op, j, why)
 	}
 	return why
 }
 
-// present takes the hold on a block of a move that was resident before, so that
-// it is confirmed without a transfer; or says why not.
+// present ends an item that was resident before. In a move it takes the hold, so that
+// the block is confirmed without a transfer; or says why not.
 func (d *Dest) present(op *destOp, i int, decline []wire.ItemStatus) []wire.ItemStatus {
 	it := &op.items[i]
-	if it.offer == nil || it.offer.Keep != wire.StatusOK {
-		return decline // the source does not wait for us
+	if op.Mode != wire.TransferMove || it.keep != wire.StatusOK {
+		d.end(op, i, wire.StatusOK) // the source does not wait for us
+		return decline
 	}
 	why := d.rec.TakeHold(op.Namespace, op.Items[i].Key, HoldID{op.source, op.Op})
 	if why == wire.StatusOK {
 		it.state = destHeld
 		return decline
 	}
-	d.do(Outcome{op.Op, i, op.Namespace, op.Items[i].Key, why})
+	d.end(op, i, why)
 	return append(decline, wire.ItemStatus{Index: uint32(i), Status: why})
 }
 
@@ -226,7 +258,7 @@ func (d *Dest) asked(id uint64, op *destOp, m *wire.Ask) {
 	no := &wire.Decline{Source: m.Source, Dest: m.Dest}
 	for _, i := range m.Indices {
 		switch {
-		case op != nil && int(i) < len(op.items) && op.items[i].state == destHeld:
+		case op != nil && int(i) < len(op.items) && d.held(op, int(i)):
 			yes.Indices = append(yes.Indices, i)
 		case op != nil && int(i) < len(op.items) && op.items[i].state != destEnded:
 			// Still on its way: Confirm will come, or the operation's end.
@@ -247,7 +279,7 @@ func (d *Dest) landed(op *destOp, i int, s wire.Status) {
 	it := &op.items[i]
 	it.shut, it.proven = true, it.proven || op.route != wire.RouteUCXPut || s == wire.StatusOK
 	switch {
-	case it.closing && op.Deliver && s == wire.StatusOK && it.why != wire.StatusAborted:
+	case it.closing && op.Deliver && s == wire.StatusOK && it.why != wire.StatusAborted && !it.settled:
 		// The caller's time was up, but the bytes are there and whole.
 		s = d.rec.Commit([]Slot{it.slot}, HoldID{})
 		it.slot = 0
@@ -256,6 +288,7 @@ func (d *Dest) landed(op *destOp, i int, s wire.Status) {
 		d.release(op, i)
 	case s != wire.StatusOK:
 		it.closing, it.why = true, s
+		d.refuse(op, i, s)
 		d.release(op, i)
 	default:
 		it.state = destLanded
@@ -263,7 +296,7 @@ func (d *Dest) landed(op *destOp, i int, s wire.Status) {
 }
 
 // commit makes landed items resident: parts of a group together, a block of a
-// chain after its parent's item has ended one way or the other.
+// chain after its parent's item has been committed or has failed.
 func (d *Dest) commit(now Time, op *destOp) {
 	if op.phase != destRunning {
 		return
@@ -271,10 +304,7 @@ func (d *Dest) commit(now Time, op *destOp) {
 	held := &wire.Confirm{Source: uint64(op.source), Dest: uint64(d.self)}
 	var decline []wire.ItemStatus
 	for i := 0; i < len(op.items); {
-		n := 1
-		if o := op.items[i].offer; o != nil && o.Parts > 1 && !op.Deliver {
-			n = min(int(o.Parts), len(op.items)-i)
-		}
+		n := max(1, op.items[i].parts)
 		if d.ready(op, i, n) {
 			decline = d.commitGroup(op, i, n, held, decline)
 		}
@@ -310,43 +340,51 @@ func (d *Dest) ready(op *destOp, i, n int) bool {
 		}
 		return false
 	}
-	if o := op.items[i].offer; i > 0 && o.Flags&wire.OfferFollows != 0 {
-		if prev := op.items[i-1].state; prev == destPosted || prev == destLanded {
-			return false
-		}
+	if k := op.items[i].after; k > 0 && (op.items[k-1].state == destPosted || op.items[k-1].state == destLanded) {
+		return false
 	}
 	return landed == n
 }
 
+// commitGroup commits n items from i, with the hold in a move that the source waits
+// for. When there is no room for more holds they are copied.
 func (d *Dest) commitGroup(op *destOp, i, n int, held *wire.Confirm, decline []wire.ItemStatus) []wire.ItemStatus {
-	var hold HoldID
 	slots := make([]Slot, n)
+	marked := false
 	for j := range slots {
 		it := &op.items[i+j]
 		slots[j], it.slot = it.slot, 0
-		if op.Mode == wire.TransferMove && it.offer.Keep == wire.StatusOK {
-			hold = HoldID{op.source, op.Op}
-		}
+		marked = marked || op.Mode == wire.TransferMove && it.keep == wire.StatusOK
+	}
+	var hold HoldID
+	why := wire.StatusOK // for which nothing is confirmed
+	if marked && d.rec.HoldRoom(n) {
+		hold = HoldID{op.source, op.Op}
+	} else if marked {
+		why = wire.StatusCapacity
 	}
 	s := d.rec.Commit(slots, hold)
-	existing := s == wire.StatusCrossing || s == wire.StatusHeld
+	if s != wire.StatusOK {
+		why = s
+	}
 	for j := i; j < i+n; j++ {
-		switch {
-		case s == wire.StatusOK && hold != HoldID{}:
-			d.answer(op, j, wire.StatusOK, false)
-			op.items[j].state = destHeld
+		it := &op.items[j]
+		if s == wire.StatusOK && hold != (HoldID{}) {
+			d.answer(op, j, s, false)
+			it.state = destHeld
 			held.Indices = append(held.Indices, uint32(j))
-		case s == wire.StatusOK:
-			d.end(op, j, wire.StatusOK)
-		default:
-			if existing { // resident by another road, and not ours to confirm
-				d.answer(op, j, wire.StatusOK, true)
-			}
-			d.end(op, j, s)
-			if hold != (HoldID{}) {
-				d.do(Outcome{op.Op, j, op.Namespace, op.Items[j].Key, s})
-				decline = append(decline, wire.ItemStatus{Index: uint32(j), Status: s})
-			}
+			continue
+		}
+		if s == wire.StatusCrossing || s == wire.StatusHeld {
+			// Resident by another road, and not ours to confirm.
+			d.answer(op, j, wire.StatusOK, true)
+		}
+		if it.keep == wire.StatusOK {
+			it.keep = why
+		}
+		d.end(op, j, s)
+		if marked {
+			decline = append(decline, wire.ItemStatus{Index: uint32(j), Status: why})
 		}
 	}
 	return decline

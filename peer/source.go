@@ -23,8 +23,9 @@ import (
 //	    connection that is up, while the mark is still the operation's (M1, M5).
 //	S3  Every mark ends: by Remove, or Unmark at Decline, Finish, Down, or when
 //	    the allowance is over (M6).
-//	S4  An operation of one id starts once; what is answered follows from present
-//	    state (M4).
+//	S4  An operation of one id starts once, and again only when its connection was
+//	    lost before its Offer arrived; what is answered follows from present state
+//	    (M4).
 type Source struct {
 	self   Incarnation
 	dest   Incarnation
@@ -83,8 +84,12 @@ type srcOp struct {
 	offer   *wire.Offer
 	items   []srcItem
 	pinning bool
-	ending  bool // Finish came, or the connection went: over when nothing is being written
-	finish  bool // and Finished is owed
+	ending  bool // over when nothing is being written
+	finish  bool // Finished is owed then
+	lost    bool // it ends because the connection went, and may begin again on the next
+	// route is how payload goes, as far as claims depend on it: shm, if any
+	// connection that had our Offer was of that kind.
+	route wire.Route
 	// expire is when the operation's time is up; then the allowances of M6 run.
 	expire Time
 	stage  srcStage
@@ -153,8 +158,8 @@ func (s *Source) disconnected() {
 	for _, op := range s.ops {
 		s.keepAll(op, wire.StatusLost)
 		s.cancelAll(op)
-		if s.route != wire.RouteShm {
-			op.ending, op.finish = true, false
+		if op.route != wire.RouteShm {
+			op.ending, op.finish, op.lost = true, false, true
 		}
 	}
 }
@@ -165,7 +170,7 @@ func (s *Source) dead() {
 	for _, op := range s.ops {
 		s.keepAll(op, wire.StatusSource)
 		s.cancelAll(op)
-		op.ending, op.finish = true, false
+		op.ending, op.finish, op.lost = true, false, true
 	}
 }
 
@@ -250,8 +255,8 @@ func (s *Source) tell(op *srcOp) {
 func (s *Source) tick(now Time) {
 	for _, op := range s.ops {
 		for op.stage != stageOver && now >= op.expire {
-			s.expired(op)
 			op.expire += s.timing.Allowance
+			s.expired(op)
 		}
 	}
 }
@@ -274,7 +279,7 @@ func (s *Source) expired(op *srcOp) {
 	case stageKeep:
 		s.keepAll(op, wire.StatusTimeout)
 	case stageForget:
-		if s.route != wire.RouteShm {
+		if op.route != wire.RouteShm {
 			op.ending = true
 		}
 	}
@@ -294,8 +299,10 @@ func (s *Source) settle() {
 			s.unclaim(op, i)
 		}
 		delete(s.byID, op.id)
-		if op.finish {
+		if !op.lost {
 			s.ended.add(op.id)
+		}
+		if op.finish {
 			s.send(uint64(op.id), &wire.Finished{Source: uint64(s.self), Dest: uint64(s.dest)})
 		}
 		s.do(Ended{op.id})

@@ -1,10 +1,18 @@
 package peer
 
-import "github.com/kvcr-go/kvcr/wire"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/kvcr-go/kvcr/wire"
+)
 
 // frame takes a message of the destination. Every request is answered, from
 // present state.
 func (s *Source) frame(now Time, f Frame) {
+	if !s.up {
+		return // what a closed connection still had to say (M5)
+	}
 	id := OpID(f.ID)
 	op := s.byID[id]
 	switch m := f.Msg.(type) {
@@ -29,6 +37,9 @@ func (s *Source) frame(now Time, f Frame) {
 		s.probed(f.ID, op, m)
 	case *wire.Finish:
 		if op == nil || !s.meant(m.Source, m.Dest) {
+			if op == nil {
+				s.ended.add(id) // its Start may be under way
+			}
 			s.send(f.ID, &wire.Finished{Source: m.Source, Dest: m.Dest})
 			return
 		}
@@ -50,6 +61,9 @@ func (s *Source) refuse(id OpID, why wire.Status, text string) {
 func (s *Source) started(now Time, id OpID, op *srcOp, m *wire.Start) {
 	switch {
 	case op != nil: // a repetition
+		if s.route == wire.RouteShm {
+			op.route = s.route
+		}
 		if !op.pinning && !op.ending {
 			s.send(uint64(id), op.offer)
 		}
@@ -66,6 +80,9 @@ func (s *Source) started(now Time, id OpID, op *srcOp, m *wire.Start) {
 	case len(s.ops) >= s.limits.Ops:
 		s.refuse(id, wire.StatusBusy, "too many operations of this destination")
 		return
+	case len(m.Items) > wire.MaxItems:
+		s.refuse(id, wire.StatusTooLarge, fmt.Sprintf("%d items; an operation has at most %d", len(m.Items), wire.MaxItems))
+		return
 	case len(m.Items) == 0 || repeated(m.Items):
 		s.refuse(id, wire.StatusBadKey, "no keys, or one of them twice")
 		return
@@ -76,7 +93,7 @@ func (s *Source) started(now Time, id OpID, op *srcOp, m *wire.Start) {
 			return
 		}
 	}
-	op = &srcOp{id: id, start: m, items: make([]srcItem, len(m.Items))}
+	op = &srcOp{id: id, start: m, route: s.route, items: make([]srcItem, len(m.Items))}
 	op.expire = now + min(Time(m.Timeout)*1e6, s.timing.Operation)
 	op.offer = &wire.Offer{Source: uint64(s.self), Dest: uint64(s.dest), Items: make([]wire.Offered, len(m.Items))}
 	s.ops = append(s.ops, op)
@@ -142,17 +159,23 @@ func (s *Source) pin(op *srcOp) bool {
 
 func (s *Source) pinned(p Pinned) {
 	op := s.byID[p.Op]
-	if op == nil || !op.pinning {
+	if op != nil && !op.pinning {
+		op = nil
+	}
+	for _, lent := range p.Items {
+		switch {
+		case lent.Claim == 0:
+		case op == nil || lent.Index < 0 || lent.Index >= len(op.items) || op.items[lent.Index].claim != 0:
+			s.rec.Unclaim(lent.Claim) // nobody asked
+		default:
+			op.items[lent.Index].claim = lent.Claim
+			op.offer.Items[lent.Index] = lent.Offer
+		}
+	}
+	if op == nil {
 		return
 	}
 	op.pinning = false
-	for _, lent := range p.Items {
-		if lent.Claim == 0 || lent.Index < 0 || lent.Index >= len(op.items) || op.items[lent.Index].claim != 0 {
-			continue
-		}
-		op.items[lent.Index].claim = lent.Claim
-		op.offer.Items[lent.Index] = lent.Offer
-	}
 	if !op.ending {
 		s.send(uint64(op.id), op.offer)
 	}
@@ -165,14 +188,17 @@ func (s *Source) accepted(id uint64, op *srcOp, m *wire.Accept) {
 	for _, a := range m.Items {
 		i := int(a.Index)
 		switch {
-		case op == nil || i >= len(op.items) || op.ending || op.stage > stageRunning && op.items[i].state == srcOffered:
+		case op == nil || i >= len(op.items):
 			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: wire.StatusUnknownOp})
+		case op.items[i].state == srcWriting: // Done will name it; before, nothing is proven
 		case op.items[i].state == srcWritten:
 			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: op.items[i].result})
-		case op.items[i].state == srcOffered && op.items[i].claim != 0:
+		case op.ending || op.stage > stageRunning:
+			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: wire.StatusUnknownOp})
+		case op.items[i].claim != 0:
 			op.items[i].state = srcWriting
 			s.do(Write{op.id, i, op.items[i].claim, &op.offer.Items[i], a.Desc})
-		case op.items[i].state == srcOffered:
+		default:
 			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: wire.StatusMiss})
 		}
 	}
@@ -190,7 +216,7 @@ func (s *Source) confirmed(id uint64, op *srcOp, m *wire.Confirm) {
 	var at []int
 	var cs []Claim
 	for _, i := range m.Indices {
-		if op != nil && int(i) < len(op.items) && op.items[i].marked && !op.items[i].decided && op.items[i].claim != 0 {
+		if op != nil && int(i) < len(op.items) && op.items[i].marked && !op.items[i].decided && !slices.Contains(at, int(i)) {
 			at = append(at, int(i))
 			cs = append(cs, op.items[i].claim)
 		}
@@ -221,33 +247,44 @@ func (s *Source) confirmed(id uint64, op *srcOp, m *wire.Confirm) {
 	s.send(id, reply)
 }
 
-// probed says whether a write may still touch the destination's memory.
+// probed says whether a write may still touch the destination's memory. The items
+// of which that is ruled out are named by Done.
 func (s *Source) probed(id uint64, op *srcOp, m *wire.Probe) {
 	ack := &wire.ProbeAck{Source: m.Source, Dest: m.Dest, Terminal: true}
-	if op != nil && s.meant(m.Source, m.Dest) {
-		ack.Known = true
-		at := m.Indices
-		if len(at) == 0 {
-			for i := range op.items {
-				at = append(at, uint32(i))
-			}
+	if op == nil || !s.meant(m.Source, m.Dest) {
+		s.send(id, ack)
+		return
+	}
+	ack.Known = true
+	at := m.Indices
+	if len(at) == 0 {
+		for i := range op.items {
+			at = append(at, uint32(i))
 		}
-		for _, i := range at {
-			if int(i) >= len(op.items) {
-				continue
-			}
-			switch it := &op.items[i]; {
-			case it.state == srcWriting:
-				ack.Terminal = false
-				if m.Cancel {
-					s.do(CancelWrite{op.id, int(i)})
-				}
-			case it.state == srcOffered && m.Cancel:
-				// An Accept that is under way must not begin it after this answer.
-				it.state, it.result, it.told = srcWritten, wire.StatusAborted, true
-				s.keep(op, int(i), wire.StatusAborted)
-			}
+	}
+	over := &wire.Done{Source: m.Source, Dest: m.Dest}
+	for _, i := range at {
+		if int(i) >= len(op.items) {
+			continue
 		}
+		it := &op.items[i]
+		if it.state == srcOffered && m.Cancel {
+			// An Accept that is under way must not begin it after this answer.
+			it.state, it.result, it.told = srcWritten, wire.StatusAborted, true
+			s.keep(op, int(i), wire.StatusAborted)
+		}
+		switch it.state {
+		case srcWriting:
+			ack.Terminal = false
+			if m.Cancel {
+				s.do(CancelWrite{op.id, int(i)})
+			}
+		case srcWritten:
+			over.Items = append(over.Items, wire.ItemStatus{Index: i, Status: it.result})
+		}
+	}
+	if len(over.Items) > 0 {
+		s.send(id, over)
 	}
 	s.send(id, ack)
 }
