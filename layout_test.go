@@ -28,6 +28,7 @@ var ranks = map[string]int{
 	"bench/trace": 32,
 	"":            30, // the root
 	"shard":       20,
+	"peer":        20,
 	"shard/evict": 10,
 	"wire/client": 12,
 	"wire/resp":   11,

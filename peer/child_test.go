@@ -1,0 +1,3 @@
+package peer
+
+func childMain(role string) {}
