@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"time"
@@ -391,7 +392,7 @@ func (l *destLink) try() error {
 		n.mu.Lock()
 		l.failed = map[Incarnation]wire.Routes{who: l.failed[who].With(w.Route)} // earlier lives do not count
 		n.mu.Unlock()
-		return err
+		return fmt.Errorf("route %v did not come about: %v", w.Route, err) // no refusal of the peer's
 	}
 	c.onEnd = side.Down
 	nc.SetDeadline(time.Time{})
