@@ -92,7 +92,7 @@ func gather(dst, src []byte) {
 // streamSum is stream and the sum of src, each stripe loaded once. len(dst) ==
 // len(src) > 240.
 func streamSum(dst, src []byte) uint64 {
-	if have == isaNone || toAlign(dst, storeAlign) != 0 {
+	if !fused(dst) {
 		// Stripes are cut at the source, stores at the destination; blocks
 		// of the arena are aligned, so a fused shifted form is not worth it.
 		stream(dst, src)
@@ -115,6 +115,8 @@ func streamSum(dst, src []byte) uint64 {
 	copy(d, s) // 1 to 64 bytes
 	return xxh3Finish(&acc, src[len(src)-stripeBytes:], len(src))
 }
+
+func fused(dst []byte) bool { return have != isaNone && toAlign(dst, storeAlign) == 0 }
 
 // sumLong is Sum for more than 240 bytes.
 func sumLong(b []byte) uint64 {

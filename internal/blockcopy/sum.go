@@ -51,3 +51,7 @@ func sumPortable(b []byte) uint64 {
 	s.Update(b)
 	return s.Sum64()
 }
+
+// Fused reports whether CopySum to dst loads each byte of the source once, all but
+// the last 64, so that the sum is that of dst even if the source changes meanwhile.
+func Fused(dst []byte) bool { return len(dst) >= streamMin && fused(dst) }

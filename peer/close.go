@@ -1,0 +1,175 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kvcr-go/kvcr/wire"
+)
+
+// InUseError is the answer of Close when memory was still in use at the end of
+// its context: the claims and slots named were given up without proof.
+type InUseError struct {
+	Dests, Sources int // operations
+}
+
+func (e *InUseError) Error() string {
+	return fmt.Sprintf("peer: close: %d operations as destination and %d as source had not let their memory go in time; give Close more time, or keep the memory until the process ends", e.Dests, e.Sources)
+}
+
+// Close ends the node: operations are aborted, peers told, and memory waited for
+// until ctx ends. Later calls wait for the first and return what it does.
+func (n *Node) Close(ctx context.Context) error {
+	n.closeOnce.Do(func() {
+		n.closeErr = n.close(ctx)
+		close(n.closed)
+	})
+	<-n.closed
+	return n.closeErr
+}
+
+func (n *Node) close(ctx context.Context) error {
+	n.mu.Lock()
+	n.closing.Store(true)
+	for nc := range n.raw {
+		nc.SetDeadline(time.Unix(1, 0))
+	}
+	n.mu.Unlock()
+	for _, l := range n.listeners {
+		l.Close()
+	}
+	n.accepting.Wait()
+	dests, sources := n.links()
+	for _, l := range dests {
+		l.link.post(call(l.abortAll))
+	}
+	// A destination finishes what it has; a source is told to hurry by the end of
+	// the connections, but those with claims on shared memory are waited for.
+	err := n.quiesce(ctx, func() bool {
+		for _, l := range dests {
+			if conn, ops := l.link.state(); ops > 0 && conn != nil {
+				return false
+			}
+		}
+		return true
+	}, 500*time.Millisecond)
+	bye := (&wire.Goodbye{Reason: wire.CodeShutdown, Text: "the node is closing"}).Append(nil, 0)
+	err2 := n.quiesce(ctx, func() bool {
+		for _, l := range sources {
+			if _, ops := l.link.state(); ops > 0 {
+				return false
+			}
+		}
+		return true
+	}, 2*time.Second)
+	_, _ = err, err2 // counted below
+	n.mu.Lock()
+	all := make([]*control, 0, len(n.controls))
+	for c := range n.controls {
+		all = append(all, c)
+	}
+	n.mu.Unlock()
+	for _, c := range all {
+		if !c.fromServer {
+			c.write(bye)
+		}
+		c.close()
+	}
+	n.cancel()
+	// Routes let go by themselves once their sessions are down (R3).
+	dests, sources = n.links()
+	_ = n.quiesce(context.WithoutCancel(ctx), n.allDown, n.cfg.Stall+time.Second)
+	left := &InUseError{}
+	for _, l := range dests {
+		_, ops := l.link.state()
+		left.Dests += ops
+	}
+	for _, l := range sources {
+		_, ops := l.link.state()
+		left.Sources += ops
+	}
+	// Holds of moves without an answer, and claims of readers of our memory: the
+	// process is about to end, or the embedder has been told.
+	for _, l := range dests {
+		l.link.post(call(l.giveUp))
+		l.link.close()
+	}
+	for _, l := range sources {
+		l.link.post(Dead{Peer: l.who})
+		l.link.close()
+	}
+	n.mu.Lock()
+	n.ended = true
+	n.mu.Unlock()
+	n.work.Wait()
+	var errs []error
+	if e := n.loops.Stop(); e != nil {
+		errs = append(errs, fmt.Errorf("peer: event loops: %w", e))
+	}
+	n.procs.Close()
+	for _, r := range n.routes {
+		if e := r.Close(); e != nil {
+			errs = append(errs, e)
+		}
+	}
+	if left.Dests+left.Sources > 0 {
+		errs = append(errs, left)
+	}
+	return errors.Join(errs...)
+}
+
+// quiesce waits until done, for a while at most.
+func (n *Node) quiesce(ctx context.Context, done func() bool, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	t := time.NewTicker(time.Millisecond)
+	defer t.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+	}
+	return nil
+}
+
+// allDown reports that no connection is left, and that no route has memory.
+func (n *Node) allDown() bool {
+	n.mu.Lock()
+	down := len(n.controls) == 0
+	n.mu.Unlock()
+	return down && n.count.posted.Load() == 0 && n.count.writing.Load() == 0
+}
+
+func (n *Node) links() (dests []*destLink, sources []*sourceLink) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.dests {
+		dests = append(dests, l)
+	}
+	for _, l := range n.sources {
+		sources = append(sources, l)
+	}
+	return dests, sources
+}
+
+// abortAll ends all operations and requests of a link.
+func (l *destLink) abortAll() {
+	for op := range l.ops {
+		l.link.step(Abort{Op: op})
+	}
+	for id, k := range l.calls {
+		l.endCall(id, k)
+		k.done(nil)
+	}
+}
+
+// giveUp ends what waits for an answer that will not come.
+func (l *destLink) giveUp() {
+	if l.peer != 0 {
+		l.link.step(Dead{Peer: l.peer})
+	}
+}

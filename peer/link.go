@@ -1,0 +1,231 @@
+package peer
+
+import (
+	"sync"
+	"time"
+
+	"github.com/kvcr-go/kvcr/wire"
+)
+
+// machine is a Dest or a Source.
+type machine interface {
+	Step(now Time, ev Event) []Action
+	Next() Time
+	Ops() int
+}
+
+// link runs one machine: events from any goroutine, one Step at a time, its actions
+// in order before the next.
+//
+// Whoever posts an event runs the machine until there are none left, unless
+// somebody does already: then that one takes it. So actions may post events, and
+// no goroutine belongs to an idle link.
+//
+//	L1  Frames of a connection reach the machine between its Up and its Down only,
+//	    since conn is compared when the event is taken, not when it is posted.
+//	L2  What Step wants sent in one run goes out in one write, after the actions.
+type link struct {
+	node *Node
+	m    machine
+	do   func(Action)             // one action that is not Send
+	took func(Event)              // sees each event before the machine does; may be nil
+	ran  func()                   // after each run, still exclusively
+	fill func(*wire.Accept, OpID) // describes memory; may be nil
+
+	// Of who runs.
+	conn *control // nil: down
+	out  []byte
+
+	mu      sync.Mutex
+	queue   []Event
+	spare   []Event
+	running bool
+	timer   *time.Timer
+	due     Time // what the timer is set to, 0: not
+	ops     int  // of the machine, after the last run
+	up      *control
+	closed  bool
+}
+
+// Events of a link: what the machines do not know of connections.
+type (
+	connUp struct {
+		Up
+		conn   *control
+		before func() // run before the machine hears of it
+	}
+	connDown  struct{ conn *control }
+	connFrame struct {
+		conn *control
+		Frame
+	}
+	// call runs a function as an event: exclusively, and in order.
+	call func()
+)
+
+func (connUp) event()    {}
+func (connDown) event()  {}
+func (connFrame) event() {}
+func (call) event()      {}
+
+// post hands an event over. It must not be called with a lock held that actions
+// take.
+func (l *link) post(ev Event) {
+	l.mu.Lock()
+	l.queue = append(l.queue, ev)
+	if l.running {
+		l.mu.Unlock()
+		return
+	}
+	l.running = true
+	for len(l.queue) > 0 {
+		lot := l.queue
+		l.queue = l.spare[:0]
+		l.mu.Unlock()
+		for i, ev := range lot {
+			l.take(ev)
+			lot[i] = nil
+		}
+		l.flush()
+		l.ran()
+		l.mu.Lock()
+		l.spare = lot
+		l.ops = l.m.Ops()
+		l.up = l.conn
+	}
+	l.arm()
+	l.running = false
+	l.mu.Unlock()
+}
+
+// take runs one event.
+func (l *link) take(ev Event) {
+	switch e := ev.(type) {
+	case connFrame:
+		if e.conn == l.conn {
+			l.step(e.Frame)
+		}
+	case connUp:
+		if l.conn != nil {
+			l.down()
+		}
+		l.conn = e.conn
+		if e.before != nil {
+			e.before()
+		}
+		l.step(e.Up)
+	case connDown:
+		if e.conn == l.conn {
+			l.down()
+		}
+	case call:
+		e()
+	default:
+		l.step(ev)
+	}
+}
+
+// down ends the connection, for whatever reason.
+func (l *link) down() {
+	l.flush()
+	c := l.conn
+	l.conn = nil
+	c.close()
+	l.step(Down{})
+}
+
+func (l *link) step(ev Event) {
+	if l.took != nil {
+		l.took(ev)
+	}
+	for _, a := range l.m.Step(l.node.Now(), ev) {
+		if s, ok := a.(Send); ok {
+			l.send(s)
+			continue
+		}
+		l.do(a)
+	}
+}
+
+func (l *link) send(s Send) {
+	if l.conn == nil {
+		return
+	}
+	if m, ok := s.Msg.(*wire.Accept); ok && l.fill != nil {
+		l.fill(m, OpID(s.ID))
+	}
+	l.out = s.Msg.Append(l.out, s.ID)
+}
+
+// flush writes what was gathered.
+func (l *link) flush() {
+	if len(l.out) == 0 {
+		return
+	}
+	if l.conn != nil {
+		l.conn.write(l.out)
+	}
+	l.out = l.out[:0]
+	if cap(l.out) > outKept {
+		l.out = nil
+	}
+}
+
+// outKept is the most memory in bytes that an idle link keeps for what it sends
+// next.
+const outKept = 16 << 10
+
+// arm sets the timer to what the machine waits for; none, when that is nothing. mu
+// held.
+func (l *link) arm() {
+	next := l.m.Next()
+	if l.closed {
+		next = 0
+	}
+	if next == l.due && next != 0 {
+		return
+	}
+	l.due = next
+	if next == 0 {
+		if l.timer != nil {
+			l.timer.Stop()
+			l.timer = nil
+		}
+		return
+	}
+	wait := max(0, next-l.node.Now())
+	if l.timer == nil {
+		l.timer = time.AfterFunc(wait, l.tick)
+	} else {
+		l.timer.Reset(wait)
+	}
+}
+
+func (l *link) tick() {
+	l.mu.Lock()
+	l.due = 0
+	over := l.closed
+	l.mu.Unlock()
+	if !over {
+		l.post(Tick{})
+	}
+}
+
+// close lets no timer run any more.
+func (l *link) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+	l.due = 0
+}
+
+// state is what others may know of the link.
+func (l *link) state() (conn *control, ops int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.up, l.ops
+}

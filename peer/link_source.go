@@ -1,0 +1,216 @@
+package peer
+
+import (
+	"net"
+	"time"
+
+	"github.com/kvcr-go/kvcr/wire"
+)
+
+// sourceLink is this node as the source of one destination process.
+type sourceLink struct {
+	node *Node
+	who  Incarnation
+	link link
+	dogs watchdogs
+
+	// Of who runs the link.
+	side   SourceRoute // of the connection, nil: down
+	route  wire.Route
+	writes map[item]SourceRoute // begun and not answered
+	pins   map[OpID]func()      // asked and not answered: how to stop
+
+	// Guarded by node.mu.
+	name    string
+	current wire.Route
+	users   int // connections that are, or may become, the link's
+}
+
+func newSourceLink(n *Node, who Incarnation) *sourceLink {
+	l := &sourceLink{node: n, who: who, writes: map[item]SourceRoute{}, pins: map[OpID]func(){}}
+	m := NewSource(n.cfg.Self, who, n.cfg.Records, n.cfg.Timing, SourceLimits{
+		Ops: n.cfg.MaxOps, Pins: n.cfg.Pinner != nil, Namespace: n.compare,
+	})
+	l.link = link{node: n, m: m, do: l.do, took: l.took, ran: l.ran}
+	return l
+}
+
+// compare holds a destination's layout against ours.
+func (n *Node) compare(namespace string, theirs [32]byte) (wire.Status, string) {
+	if n.cfg.Fingerprint == nil {
+		return wire.StatusOK, ""
+	}
+	var none [32]byte
+	ours := n.cfg.Fingerprint(namespace)
+	if ours != none && theirs != none && ours != theirs {
+		n.count.refusals.Add(1)
+		return wire.StatusBadLayout, "the layouts of namespace " + namespace + " differ"
+	}
+	return wire.StatusOK, ""
+}
+
+// readier is a route's side that has something to do before there can be
+// transfers. It calls up when that is done.
+type readier interface{ whenReady(up func()) }
+
+// begin answers PeerHello and gives the connection to the event loops. Nothing is
+// left of it on failure.
+func (l *sourceLink) begin(nc net.Conn, c *control, s *Session, route wire.Route, side SourceRoute, w *wire.PeerWelcome) {
+	n := l.node
+	up := func() {
+		l.link.post(connUp{Up: Up{Peer: l.who, Route: route}, conn: c, before: func() {
+			l.side, l.route = side, route
+			n.mu.Lock()
+			l.name, l.current = c.name, route
+			n.mu.Unlock()
+			n.log.Info("a peer fetches from here", "peer", c.name, "incarnation", uint64(l.who), "route", route.String())
+		}})
+	}
+	c.onEnd = func() {
+		n.dropToken(s.token)
+		if side != nil {
+			side.Down()
+		}
+		n.leaveSource(l)
+	}
+	if a, ok := side.(attacher); ok {
+		n.addToken(s.token, &target{l.who, a})
+	}
+	late, wait := side.(readier)
+	if wait {
+		late.whenReady(up)
+	}
+	_, err := nc.Write(w.Append(nil, 1))
+	nc.SetDeadline(time.Time{})
+	if err == nil {
+		err = n.enroll(nc, c, func() {
+			if !wait {
+				up()
+			}
+		})
+	} else {
+		nc.Close()
+		c.close()
+		c.over()
+	}
+	if err != nil {
+		n.log.Warn("a peer's connection is not served", "peer", c.name, "err", err)
+	}
+}
+
+func (l *sourceLink) frame(c *control, id uint64, m wire.Message) {
+	switch m := m.(type) {
+	case *wire.PeerQuery:
+		l.link.post(call(func() {
+			if l.link.conn == c {
+				l.link.send(Send{id, l.query(m)})
+			}
+		}))
+	case *wire.Invalidate:
+		l.link.post(call(func() {
+			if l.link.conn == c {
+				l.link.send(Send{id, l.invalidate(m)})
+			}
+		}))
+	case *wire.Ping:
+		c.write((&wire.Pong{Bytes: m.Bytes}).Append(nil, id))
+	default:
+		l.link.post(connFrame{c, Frame{id, m}})
+	}
+}
+
+// query says what of the keys could be offered now.
+func (l *sourceLink) query(m *wire.PeerQuery) *wire.Results {
+	rec := l.node.cfg.Records
+	r := &wire.Results{Results: make([]wire.Result, len(m.Keys))}
+	for i, key := range m.Keys {
+		var o wire.Offered
+		c, s := rec.Claim(m.Namespace, &wire.Wanted{Key: key}, &o)
+		r.Results[i].Status = s
+		if s == wire.StatusOK {
+			r.Results[i].Tier, r.Results[i].Size = tierMemory, o.Size
+			rec.Unclaim(c)
+		}
+	}
+	return r
+}
+
+// tierMemory is the number of managed memory (G2) among the tiers.
+const tierMemory = 2
+
+func (l *sourceLink) invalidate(m *wire.Invalidate) *wire.Statuses {
+	r := &wire.Statuses{Statuses: make([]wire.Status, len(m.Items))}
+	for i := range m.Items {
+		switch {
+		case m.Source != 0 && m.Source != uint64(l.node.cfg.Self):
+			r.Statuses[i] = wire.StatusIncarnation
+		default:
+			r.Statuses[i] = l.node.cfg.Records.Invalidate(m.Namespace, &m.Items[i])
+		}
+	}
+	return r
+}
+
+func (l *sourceLink) lost(c *control) {
+	l.link.post(connDown{c})
+}
+
+func (l *sourceLink) took(ev Event) {
+	switch e := ev.(type) {
+	case Written:
+		if id := (item{e.Op, e.Index}); l.writes[id] != nil {
+			delete(l.writes, id)
+			l.node.count.writing.Add(-1)
+		}
+	case Pinned:
+		delete(l.pins, e.Op)
+	case Down:
+		l.side = nil
+	}
+}
+
+func (l *sourceLink) do(a Action) {
+	switch a := a.(type) {
+	case Write:
+		id := item{a.Op, a.Index}
+		if l.side == nil {
+			l.link.post(Written{a.Op, a.Index, wire.StatusLost})
+			return
+		}
+		l.writes[id] = l.side
+		l.node.count.writing.Add(1)
+		l.side.Write(a)
+		l.node.count.out(l.route, int64(a.Offer.Size))
+	case CancelWrite:
+		if side := l.writes[item{a.Op, a.Index}]; side != nil {
+			side.CancelWrite(a.Op, a.Index)
+		}
+	case Pin:
+		op := a.Op
+		l.pins[op] = nil
+		stop := l.node.cfg.Pinner.Ask(a.Namespace, a.Items, a.Keys, func(items []PinnedItem) {
+			l.link.post(Pinned{op, items})
+		})
+		l.pins[op] = stop
+	case CancelPin:
+		if stop := l.pins[a.Op]; stop != nil {
+			stop()
+		}
+	case Outcome:
+		if f := l.node.cfg.OnOutcome; f != nil {
+			f(a)
+		}
+	}
+}
+
+func (l *sourceLink) ran() {
+	if l.side != nil {
+		l.side.Flush()
+	}
+	l.node.tidySource(l)
+}
+
+// idle reports that nothing of the link is left. It is called by who runs it.
+func (l *sourceLink) idle() bool {
+	return l.link.conn == nil && l.link.m.Ops() == 0 && len(l.writes) == 0 && len(l.pins) == 0
+}

@@ -1,0 +1,135 @@
+package peer
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/kvcr-go/kvcr/wire"
+)
+
+// Stats is a snapshot of a node's counters, all since Open but for what is said
+// to be now.
+type Stats struct {
+	// Fetched and Served are blocks and bytes by route.
+	Fetched, Served map[wire.Route]Traffic
+	Operations      uint64 // as destination, ended
+	Refusals        uint64 // operations and handshakes that were refused, on either side
+	Refused         uint64 // connections of others that did not get through their handshake
+	Dials           uint64 // attempts to connect
+	Reconnects      uint64 // that followed an earlier connection to the same endpoint
+	Posted          int64  // bytes of memory that the routes may write, now
+	Quarantined     int64  // bytes of those that are beyond their time, now
+	Dests, Sources  int    // peers fetched from, and that fetch from here, now
+	Connections     int    // control connections, now
+}
+
+// Traffic is what went over a route.
+type Traffic struct{ Blocks, Bytes uint64 }
+
+type traffic struct{ blocks, bytes atomic.Uint64 }
+
+const routeKinds = int(wire.RouteStream) + 1
+
+type counters struct {
+	fetched, served              [routeKinds]traffic
+	ops, refusals, refused       atomic.Uint64
+	dials, reconnects            atomic.Uint64
+	posted, quarantined, writing atomic.Int64
+}
+
+func (c *counters) in(r wire.Route, bytes int64) {
+	if int(r) < routeKinds {
+		c.fetched[r].blocks.Add(1)
+		c.fetched[r].bytes.Add(uint64(bytes))
+	}
+}
+
+func (c *counters) out(r wire.Route, bytes int64) {
+	if int(r) < routeKinds {
+		c.served[r].blocks.Add(1)
+		c.served[r].bytes.Add(uint64(bytes))
+	}
+}
+
+// Stats returns the counters.
+func (n *Node) Stats() Stats {
+	c := &n.count
+	s := Stats{
+		Fetched: map[wire.Route]Traffic{}, Served: map[wire.Route]Traffic{},
+		Operations: c.ops.Load(), Refusals: c.refusals.Load(), Refused: c.refused.Load(),
+		Dials: c.dials.Load(), Reconnects: c.reconnects.Load(), Posted: c.posted.Load(), Quarantined: c.quarantined.Load(),
+	}
+	for r := range routeKinds {
+		if t := (Traffic{c.fetched[r].blocks.Load(), c.fetched[r].bytes.Load()}); t != (Traffic{}) {
+			s.Fetched[wire.Route(r)] = t
+		}
+		if t := (Traffic{c.served[r].blocks.Load(), c.served[r].bytes.Load()}); t != (Traffic{}) {
+			s.Served[wire.Route(r)] = t
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s.Dests, s.Sources, s.Connections = len(n.dests), len(n.sources), len(n.controls)
+	return s
+}
+
+// PeerState is how things stand with one peer.
+type PeerState struct {
+	Endpoint    string // as dialled; empty for a peer that only fetches from here
+	Fetching    bool   // this node fetches from it; false: it fetches from here
+	Name        string // what it calls itself, or where it is
+	Connected   bool
+	Incarnation Incarnation // of the last connection, 0: there was none
+	Route       wire.Route  // of the last connection
+	Operations  int         // not forgotten
+	LastError   error       // of the last attempt to connect, nil: it succeeded
+}
+
+func (l *destLink) stateLocked() PeerState {
+	conn, ops := l.link.state()
+	return PeerState{
+		Endpoint: l.endpoint, Fetching: true, Name: l.name, Connected: conn != nil,
+		Incarnation: l.who, Route: l.current, Operations: ops, LastError: l.lastErr,
+	}
+}
+
+// Known says how things stand with an endpoint; false: it was never used, or is
+// forgotten.
+func (n *Node) Known(endpoint string) (PeerState, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.dests[endpoint]
+	if l == nil {
+		return PeerState{}, false
+	}
+	return l.stateLocked(), true
+}
+
+// Peers lists all peers, those fetched from first.
+func (n *Node) Peers() []PeerState {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []PeerState
+	for _, l := range n.dests {
+		all = append(all, l.stateLocked())
+	}
+	slices.SortFunc(all, func(a, b PeerState) int { return strings.Compare(a.Endpoint, b.Endpoint) })
+	for _, l := range n.sources {
+		conn, ops := l.link.state()
+		all = append(all, PeerState{Name: l.name, Connected: conn != nil, Incarnation: l.who, Route: l.current, Operations: ops})
+	}
+	return all
+}
+
+// forget reports that a link may be forgotten. It is called with node.mu held, so
+// that nobody finds it meanwhile.
+func (l *destLink) forget() bool {
+	l.link.mu.Lock()
+	defer l.link.mu.Unlock()
+	if l.users > 0 || l.link.running || len(l.link.queue) > 0 || l.link.up != nil || l.link.ops > 0 || l.waiting > 0 || l.dialling {
+		return false
+	}
+	l.dogs.keep(func(Incarnation) bool { return false })
+	return true
+}

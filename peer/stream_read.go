@@ -1,0 +1,444 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvcr-go/kvcr/wire"
+)
+
+// streamDest reads blocks from payload connections into slots.
+//
+// Connections are dialled at the first Post and read from while something is
+// posted, and a little longer: an idle peer has no goroutine.
+//
+//	W1  A posted item belongs to a reader from the moment its BLOCK is read, and to
+//	    nobody but the table before: so Close ends it at once, or has the reader
+//	    stop, which then writes what is left of the block nowhere.
+type streamDest struct {
+	s      *Session
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu      sync.Mutex
+	posts   map[item]*inPost
+	streams []*inStream
+	down    bool
+}
+
+// inPost is a Post without an answer.
+type inPost struct {
+	Post
+	on      *inStream // that is reading it, nil: none
+	closing bool
+}
+
+// inStream is the place of one payload connection, which comes and goes.
+type inStream struct {
+	d     *streamDest
+	index int
+	alive bool     // a goroutine dials or reads; guarded by d.mu
+	nc    net.Conn // guarded by d.mu; nil: none
+
+	// Of the goroutine.
+	raw  syscall.RawConn
+	head [blockHead]byte
+	have int // bytes in head
+	bufs [][]byte
+}
+
+const (
+	// linger is how long a connection is read from when nothing is posted any
+	// more.
+	linger = time.Second
+	// maxBlock is the most bytes that a BLOCK may name; no pool has larger slots.
+	maxBlock = 1 << 40
+	// drainPart is what is read at once of a block that nobody wants.
+	drainPart = 64 << 10
+)
+
+func newStreamDest(s *Session, streams int) *streamDest {
+	d := &streamDest{s: s, posts: map[item]*inPost{}}
+	d.ctx, d.cancel = context.WithCancel(s.node.ctx)
+	for i := range streams {
+		d.streams = append(d.streams, &inStream{d: d, index: i})
+	}
+	return d
+}
+
+func (*streamDest) Describe(dst []byte, _ OpID, _ int) []byte { return dst }
+
+func (d *streamDest) Post(p Post, _ string) {
+	d.mu.Lock()
+	if d.down {
+		d.mu.Unlock()
+		d.s.Event(Landed{p.Op, p.Index, wire.StatusLost})
+		return
+	}
+	d.posts[item{p.Op, p.Index}] = &inPost{Post: p}
+	if len(d.posts) == 1 {
+		d.wakeLocked()
+	}
+	d.mu.Unlock()
+}
+
+// wakeLocked has all connections read. mu held.
+func (d *streamDest) wakeLocked() {
+	for _, st := range d.streams {
+		if !st.alive {
+			st.alive = d.s.node.spawn(st.run)
+		} else if st.nc != nil {
+			st.nc.SetReadDeadline(time.Time{}) // it lingers
+		}
+	}
+}
+
+func (d *streamDest) Close(op OpID, index int) {
+	id := item{op, index}
+	d.mu.Lock()
+	p := d.posts[id]
+	if p == nil || p.closing {
+		d.mu.Unlock()
+		return
+	}
+	if p.on != nil {
+		p.closing = true
+		p.on.nc.SetReadDeadline(time.Unix(1, 0))
+		d.mu.Unlock()
+		return
+	}
+	delete(d.posts, id)
+	d.lingerLocked()
+	d.mu.Unlock()
+	d.s.Event(Shut{op, index})
+}
+
+// lingerLocked gives the readers their last time when nothing is posted. mu held.
+func (d *streamDest) lingerLocked() {
+	if len(d.posts) > 0 {
+		return
+	}
+	at := time.Now().Add(linger)
+	for _, st := range d.streams {
+		if st.nc != nil {
+			st.nc.SetReadDeadline(at)
+		}
+	}
+}
+
+func (d *streamDest) Down() {
+	d.mu.Lock()
+	d.down = true
+	var lost []item
+	for id, p := range d.posts {
+		if p.on == nil {
+			lost = append(lost, id)
+			delete(d.posts, id)
+		}
+	}
+	for _, st := range d.streams {
+		if st.nc != nil {
+			st.nc.Close() // its reader answers for what it reads
+			if !st.alive {
+				st.nc = nil
+			}
+		}
+	}
+	d.mu.Unlock()
+	d.cancel()
+	for _, id := range lost {
+		d.s.Event(Landed{id.op, id.index, wire.StatusLost})
+	}
+}
+
+// run reads the connection, dialling it first, and again when it is lost, until
+// nothing is posted for a while.
+func (st *inStream) run() {
+	d := st.d
+	for failures := 0; ; failures++ {
+		if failures > 0 {
+			select {
+			case <-d.ctx.Done():
+			case <-time.After(backoffAfter(failures - 1)):
+			}
+		}
+		d.mu.Lock()
+		if d.down || len(d.posts) == 0 && st.nc == nil {
+			st.alive = false
+			d.mu.Unlock()
+			return
+		}
+		nc := st.nc
+		d.mu.Unlock()
+		if nc == nil {
+			if err := st.dial(); err != nil {
+				d.s.node.log.Debug("no payload connection", "err", err)
+				continue
+			}
+		}
+		err := st.read()
+		if err == nil {
+			return // nothing is posted, and alive is false
+		}
+		d.s.node.log.Debug("a payload connection is lost", "err", err)
+		failures = 0
+	}
+}
+
+func (st *inStream) dial() error {
+	d := st.d
+	nc, err := d.s.dial(d.ctx, "", "", "", st.index)
+	if err != nil {
+		return err
+	}
+	return st.adopt(nc)
+}
+
+// adopt makes a connection the stream's.
+func (st *inStream) adopt(nc net.Conn) error {
+	raw, err := nc.(syscall.Conn).SyscallConn()
+	if err != nil {
+		nc.Close()
+		return err
+	}
+	nc.SetDeadline(time.Time{})
+	d := st.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.down {
+		nc.Close()
+		return ErrClosed
+	}
+	st.nc, st.raw, st.have = nc, raw, 0
+	return nil
+}
+
+// read reads blocks. nil: nothing is posted, and the goroutine is let go. Else the
+// connection is closed, and st.nc nil.
+func (st *inStream) read() error {
+	for {
+		done, err := st.readHead()
+		if done {
+			return nil
+		}
+		if err == nil {
+			err = st.block()
+		}
+		if err != nil {
+			st.end()
+			return err
+		}
+	}
+}
+
+func (st *inStream) end() {
+	st.d.mu.Lock()
+	nc := st.nc
+	st.nc = nil
+	st.d.mu.Unlock()
+	nc.Close()
+}
+
+// readv reads into bufs, which are advanced; it waits for something.
+func (st *inStream) readv() (n int, err error) {
+	e := st.raw.Read(func(fd uintptr) bool {
+		for {
+			n, err = unix.Readv(int(fd), st.bufs[:min(len(st.bufs), maxIOV)])
+			if err != unix.EINTR {
+				return err != unix.EAGAIN
+			}
+		}
+	})
+	switch {
+	case e != nil:
+		return 0, e
+	case err != nil:
+		return 0, os.NewSyscallError("readv", err)
+	case n == 0:
+		return 0, io.EOF
+	}
+	st.bufs = advance(st.bufs, n)
+	return n, nil
+}
+
+// readHead reads the next BLOCK frame. done: nothing is posted any more.
+func (st *inStream) readHead() (done bool, err error) {
+	d := st.d
+	for st.have < blockHead {
+		st.bufs = append(st.bufs[:0], st.head[st.have:])
+		n, err := st.readv()
+		if n > 0 {
+			if st.have == 0 && n < blockHead {
+				st.nc.SetReadDeadline(time.Now().Add(d.s.node.cfg.Stall))
+			}
+			st.have += n
+			continue
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return false, err
+		}
+		d.mu.Lock()
+		switch {
+		case st.have > 0:
+			d.mu.Unlock()
+			return false, errors.New("half a frame, and nothing more")
+		case len(d.posts) == 0 && !d.down:
+			st.alive = false
+			d.mu.Unlock()
+			return true, nil
+		}
+		st.nc.SetReadDeadline(time.Time{})
+		d.mu.Unlock()
+	}
+	return false, nil
+}
+
+// block reads the bytes of the block whose frame is in head.
+func (st *inStream) block() error {
+	h, payload, _, err := wire.Next(st.head[:])
+	st.have = 0
+	if err != nil {
+		return err
+	}
+	var m wire.Block
+	if h.Type != wire.TypeBlock {
+		return fmt.Errorf("%v on a payload connection", h.Type)
+	}
+	if err := m.Parse(payload); err != nil {
+		return err
+	}
+	if m.Size > maxBlock {
+		return fmt.Errorf("a block of %d bytes", m.Size)
+	}
+	d := st.d
+	id := item{OpID(h.ID), int(m.Index)}
+	d.mu.Lock()
+	p := d.posts[id]
+	bad := false
+	switch {
+	case p == nil || p.on != nil:
+		p = nil
+	case p.Offer.Size != m.Size:
+		delete(d.posts, id)
+		d.lingerLocked()
+		bad, p = true, nil
+	default:
+		p.on = st
+	}
+	st.nc.SetReadDeadline(time.Now().Add(d.s.node.cfg.Stall))
+	d.mu.Unlock()
+	if bad {
+		d.s.Event(Landed{id.op, id.index, wire.StatusSource})
+	}
+	left := m.Size
+	if p != nil {
+		if left, err = st.receive(p, id, m.Size); err != nil {
+			return err
+		}
+	}
+	return st.drain(left)
+}
+
+// receive reads a block into its slot, and answers for it. What is left is of a
+// block that was closed meanwhile.
+func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err error) {
+	d := st.d
+	memory := d.s.Memory
+	status := wire.StatusOK
+	st.bufs = st.bufs[:0]
+	var room uint64
+	for _, b := range memory.SlotBytes(p.Slot) {
+		if b = b[:min(uint64(len(b)), size-room)]; len(b) > 0 {
+			st.bufs = append(st.bufs, b)
+			room += uint64(len(b))
+		}
+	}
+	// The next frame comes along, most often.
+	st.bufs = append(st.bufs, st.head[:])
+	left = size
+	if room < size {
+		status = wire.StatusTooLarge // the slot is not what was offered
+		st.bufs = st.bufs[:0]
+	}
+	moved := true
+	for status == wire.StatusOK && left > 0 {
+		n, e := st.readv()
+		if n > 0 {
+			moved = true
+			if uint64(n) > left {
+				st.have = n - int(left)
+				n = int(left)
+			}
+			left -= uint64(n)
+			continue
+		}
+		if !errors.Is(e, os.ErrDeadlineExceeded) {
+			status, err = wire.StatusLost, e
+			break
+		}
+		d.mu.Lock()
+		closing := p.closing
+		if !closing && moved {
+			st.nc.SetReadDeadline(time.Now().Add(d.s.node.cfg.Stall))
+		}
+		d.mu.Unlock()
+		switch {
+		case closing:
+			st.bufs = st.bufs[:0] // the slot is nobody's business any more
+			st.gone(id)
+			d.s.Event(Shut{id.op, id.index})
+			return left, nil
+		case !moved:
+			status, err = wire.StatusLost, errors.New("half a block, and nothing more")
+		}
+		moved = false
+	}
+	clear(st.bufs[:cap(st.bufs)])
+	if status == wire.StatusOK && p.Offer.Flags&wire.OfferSum != 0 && memory.SlotSum(p.Slot) != p.Offer.Sum {
+		status = wire.StatusChecksum
+	}
+	st.gone(id)
+	d.s.Event(Landed{id.op, id.index, status})
+	return left, err
+}
+
+// gone takes an item out of the table.
+func (st *inStream) gone(id item) {
+	d := st.d
+	d.mu.Lock()
+	delete(d.posts, id)
+	st.nc.SetReadDeadline(time.Time{})
+	d.lingerLocked()
+	d.mu.Unlock()
+}
+
+// drain reads bytes that nobody wants.
+func (st *inStream) drain(left uint64) error {
+	if left == 0 {
+		return nil
+	}
+	scratch := make([]byte, min(left, drainPart))
+	for left > 0 {
+		st.nc.SetReadDeadline(time.Now().Add(st.d.s.node.cfg.Stall))
+		st.bufs = append(st.bufs[:0], scratch[:min(left, drainPart)])
+		n, err := st.readv()
+		if err != nil {
+			return err
+		}
+		left -= uint64(n)
+	}
+	st.d.mu.Lock()
+	defer st.d.mu.Unlock()
+	st.nc.SetReadDeadline(time.Time{})
+	st.d.lingerLocked()
+	return nil
+}
