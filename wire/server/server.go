@@ -120,7 +120,9 @@ type Server struct {
 	clock                               atomic.Int64
 	conns, accepted, refused, slowConns atomic.Int64
 	bytesIn, bytesOut                   atomic.Int64
-	commands, errors                    [commandKinds]atomic.Uint64 // of slow sessions
+	commands, errors                    [tallies]atomic.Uint64 // of slow sessions
+	slowWatch                           stopwatch
+	times                               timeline
 	ttl                                 expiries
 	pairs                               *pairs // nil: none
 	sharing                             sharing
@@ -140,9 +142,10 @@ type loop struct {
 	handles map[string]*kvcr.Handle // by namespace
 	out     outbox                  // of the turn that runs: empty between two
 	iov     vectors
-	latency latency
-	// commands and their errors by kind; the loop's to write, anyone's to read.
-	commands, errors [commandKinds]atomic.Uint64
+	// commands and their errors; the loop's to write, anyone's to read.
+	commands, errors [tallies]atomic.Uint64
+	settled          [tallies]uint64 // of commands, in watch
+	watch            stopwatch
 }
 
 // listener is one address.
@@ -410,6 +413,7 @@ func (s *Server) watch() {
 	defer s.accepting.Done()
 	t := time.NewTicker(tick)
 	defer t.Stop()
+	var lot time.Duration // when the last one began
 	for {
 		select {
 		case <-s.stop:
@@ -417,6 +421,10 @@ func (s *Server) watch() {
 		case <-t.C:
 		}
 		now := time.Since(s.started).Nanoseconds()
+		if at := time.Duration(now); at-lot >= recentLot {
+			lot = at
+			s.collect(true)
+		}
 		s.clock.Store(now)
 		s.expire(time.Now())
 		s.mu.Lock()
@@ -611,12 +619,12 @@ func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
 	h.srv.bytesIn.Add(int64(len(b)))
 	in := s.input(b)
 	s.out = &s.loop.out
-	start := time.Now()
+	start := time.Since(h.srv.started) // one clock, where time.Now reads two
 	used, err := s.turn(in)
 	if err == nil && used == len(in) {
 		err = s.fill()
 	}
-	s.loop.latency.record(time.Since(start))
+	s.loop.settle(s, time.Since(h.srv.started)-start)
 	if err != nil && !errors.Is(err, errStop) {
 		if !errors.Is(err, errQuit) {
 			h.srv.log.Debug("connection ended", "conn", s.name(), "err", err)

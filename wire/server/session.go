@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvcr-go/kvcr"
-	"github.com/kvcr-go/kvcr/internal/own"
 )
 
 // errQuit ends a session after what it has said was delivered.
@@ -51,7 +50,13 @@ type session struct {
 	proto     protocol
 	out       *outbox      // of the turn that runs: the loop's, or a slow session's own
 	h         *kvcr.Handle // of the turn that runs
+	first     int          // of the protocol's tallies
 	command   int          // kind of the command that runs
+
+	// Of a session outside the loops: commands since the last settleSlow, and how
+	// long the turn has waited for the client.
+	ran    [commandKinds]uint64
+	waited time.Duration
 
 	loop *loop
 	gc   gnet.Conn
@@ -82,6 +87,9 @@ func newSession(srv *Server, l *listener) *session {
 	s := &session{srv: srv, kind: l, namespace: l.namespace, begun: srv.coarse()}
 	s.lastSeen.Store(s.begun)
 	s.room.L = &s.mu
+	if !l.resp {
+		s.first = binaryFirst
+	}
 	return s
 }
 
@@ -423,25 +431,6 @@ func (s *session) timed() (net.Conn, error) {
 	return s.conn, s.conn.SetWriteDeadline(time.Now().Add(s.srv.opt.WriteTimeout))
 }
 
-// count counts a command, and makes it the one whose errors failed counts.
-func (s *session) count(kind int) {
-	s.command = kind
-	if s.slow.Load() {
-		s.srv.commands[kind].Add(1)
-	} else {
-		own.Add64(&s.loop.commands[kind], 1)
-	}
-}
-
-// failed counts an error that the command was answered with.
-func (s *session) failed() {
-	if s.slow.Load() {
-		s.srv.errors[s.command].Add(1)
-	} else {
-		own.Add64(&s.loop.errors[s.command], 1)
-	}
-}
-
 // name is for logs.
 func (s *session) name() string { return s.kind.network + " " + s.kind.addr }
 
@@ -479,7 +468,10 @@ func (s *session) serve() net.Conn {
 	in := s.in
 	s.in = nil
 	for {
+		s.waited = 0
+		start := time.Now()
 		used, err := s.turn(in)
+		s.settleSlow(time.Since(start) - s.waited)
 		in = in[used:]
 		if errors.Is(err, errStop) {
 			continue // everything was sent by then
@@ -534,7 +526,9 @@ func (s *session) flushSlow() error {
 		s.mu.Lock()
 		s.queued += size // so that all see it owes something
 		s.mu.Unlock()
+		start := time.Now()
 		_, err := s.send(lot)
+		s.waited += time.Since(start)
 		s.mu.Lock()
 		s.queued = max(0, s.queued-size)
 		s.room.Broadcast()

@@ -130,6 +130,7 @@ func (c *binaryConn) share(s *session, id, want uint64) error {
 		return err
 	}
 	c.shm = a
+	sh.held.Add(int64(len(c.claims)))
 	s.attached.Store(true)
 	return nil
 }
@@ -319,6 +320,10 @@ func (c *binaryConn) commitPlace(s *session, id uint64, payload []byte) error {
 		}
 	}
 	stored, err := store(res, p.verb)
+	if err == nil && stored {
+		s.srv.sharing.commits.Add(1)
+		s.srv.sharing.committed.Add(uint64(p.size))
+	}
 	c.stored(s, id, p.verb, stored, err)
 	return nil
 }

@@ -147,6 +147,13 @@ func TestSharedViews(t *testing.T) {
 					t.Errorf("the value of %d bytes is another one", n)
 				}
 			}
+			st, total := s.Stats().Shared, 0
+			for _, n := range sizes {
+				total += n
+			}
+			if st.Clients != 1 || st.Conns != 1 || st.Gets != uint64(len(keys)) || st.Hits != uint64(len(sizes)) || st.LentBytes != uint64(total) || st.Claims != int64(len(sizes)) || st.HeldForDead != 0 || st.StagingBytes != 1<<20 {
+				t.Errorf("counted with %d views of %d keys, %d bytes: %+v", len(sizes), len(keys), total, st)
+			}
 			if last := views[len(sizes)]; last.OK() || last.Status != wire.StatusMiss {
 				t.Errorf("a missing key: status %v", last.Status)
 			}
@@ -171,8 +178,8 @@ func TestSharedViews(t *testing.T) {
 			}
 			client.ReleaseViews(views)
 			eventually(t, "all claims have ended", func() bool { return e.Claims() == 0 })
-			eventually(t, "the last view has ended the connection", func() bool { return s.Stats().SharedConns == 0 })
-			if n := s.Stats().HeldForDead; n != 0 {
+			eventually(t, "the last view has ended the connection", func() bool { return s.Stats().Shared.Conns == 0 })
+			if n := s.Stats().Shared.HeldForDead; n != 0 {
 				t.Errorf("%d claims wait for the end of a client that has released all", n)
 			}
 		})
@@ -400,8 +407,8 @@ func TestSharedRefused(t *testing.T) {
 		o.RESP, o.Binary = nil, []string{"unix:" + path + "2"}
 	})
 	refused("of anonymous memory", dialUnix(t, path+"2"))
-	if st := anonymous.Stats(); st.SharedConns != 0 {
-		t.Errorf("%d connections share memory", st.SharedConns)
+	if st := anonymous.Stats(); st.Shared.Conns != 0 {
+		t.Errorf("%d connections share memory", st.Shared.Conns)
 	}
 }
 
@@ -543,7 +550,10 @@ func TestSharedPut(t *testing.T) {
 	if _, ok, err := cl.Get(soon(t), []byte("b"), nil); ok || err != nil {
 		t.Errorf("an aborted value is there: %t, %v", ok, err)
 	}
-	eventually(t, "staging memory is given back", func() bool { return s.Stats().StagingBytes == 0 })
+	if st := s.Stats().Shared; st.Commits != 53 || st.CommittedBytes != 1000+150<<10+50*100<<10 {
+		t.Errorf("%d values of %d bytes were stored from staging memory", st.Commits, st.CommittedBytes)
+	}
+	eventually(t, "staging memory is given back", func() bool { return s.Stats().Shared.StagingBytes == 0 })
 }
 
 // Staging memory has a limit for each client and one for all.
@@ -555,7 +565,7 @@ func TestStagingLimits(t *testing.T) {
 			t.Errorf("client %d: %d bytes, %d descriptors", i, r.pools.StagingBytes, len(r.fds))
 		}
 	}
-	if n := s.Stats().StagingBytes; n != 1536<<10 {
+	if n := s.Stats().Shared.StagingBytes; n != 1536<<10 {
 		t.Errorf("%d bytes counted", n)
 	}
 	one := attachRaw(t, path, 0)
@@ -728,7 +738,7 @@ func TestSharedLeaks(t *testing.T) {
 		}
 	}
 	round() // what the first one makes stays
-	gone := func() bool { return s.Stats().SharedConns == 0 && s.conns.Load() == 1 }
+	gone := func() bool { return s.Stats().Shared.Conns == 0 && s.conns.Load() == 1 }
 	eventually(t, "the first client is gone", gone)
 	fds, maps, running := openDescriptors(t), unforkedMaps(t), goleak.IgnoreCurrent()
 	for range 200 {
@@ -745,8 +755,8 @@ func TestSharedLeaks(t *testing.T) {
 	if err := goleak.Find(running); err != nil {
 		t.Error(err)
 	}
-	if st := s.Stats(); st.HeldForDead != 0 || st.StagingBytes != 0 || s.opt.Engine.Claims() != 0 {
-		t.Errorf("%d claims wait, %d are there, %d bytes of staging memory", st.HeldForDead, s.opt.Engine.Claims(), st.StagingBytes)
+	if st := s.Stats(); st.Shared.HeldForDead != 0 || st.Shared.StagingBytes != 0 || s.opt.Engine.Claims() != 0 {
+		t.Errorf("%d claims wait, %d are there, %d bytes of staging memory", st.Shared.HeldForDead, s.opt.Engine.Claims(), st.Shared.StagingBytes)
 	}
 }
 
@@ -781,7 +791,7 @@ func TestSharedIdle(t *testing.T) {
 	if _, _, err := c.next(); err == nil {
 		t.Error("a frame for an idle client")
 	}
-	if s.Stats().SharedConns != 1 {
+	if s.Stats().Shared.Conns != 1 {
 		t.Error("the client with shared memory was cut off, too")
 	}
 	var p wire.Pong
@@ -815,13 +825,13 @@ func TestClaimsLeftBehind(t *testing.T) {
 		t.Fatalf("%d claims of %d", n, len(keys))
 	}
 	r.Close()
-	eventually(t, "the claims wait", func() bool { return s.Stats().HeldForDead == int64(len(keys)) })
+	eventually(t, "the claims wait", func() bool { return s.Stats().Shared.HeldForDead == int64(len(keys)) })
 	r = attachRaw(t, path, 0)
 	if n := fetch(r, keys) + fetch(r, keys); n != maxClaims-len(keys) {
 		t.Errorf("%d more claims with %d left behind, of %d", n, len(keys), maxClaims)
 	}
 	r.Close()
-	eventually(t, "all claims wait", func() bool { return s.Stats().HeldForDead == maxClaims })
+	eventually(t, "all claims wait", func() bool { return s.Stats().Shared.HeldForDead == maxClaims })
 	c := dialUnix(t, path)
 	var st wire.StatusReply
 	if c.ask(1, &wire.ShmAttach{}, &st); st.Status != wire.StatusBusy {
@@ -992,7 +1002,7 @@ func TestSharedDeath(t *testing.T) {
 	c.tell("close")
 	c.expect("closed")
 	held := func(n int64) func() bool {
-		return func() bool { st := s.Stats(); return st.HeldForDead == n && st.SharedConns == 0 }
+		return func() bool { st := s.Stats(); return st.Shared.HeldForDead == n && st.Shared.Conns == 0 }
 	}
 	eventually(t, "the claims wait for the end of the process", held(childKeys))
 	value := bytes.Repeat([]byte{0xee}, 256<<10)
@@ -1005,11 +1015,15 @@ func TestSharedDeath(t *testing.T) {
 	c.expect("same: true")
 	c.tell("again")
 	c.expect("attached again")
-	if st := s.Stats(); st.HeldForDead != childKeys || st.SharedConns != 1 || e.Claims() != childKeys {
-		t.Errorf("connected again: %d claims wait, %d are there, %d connections", st.HeldForDead, e.Claims(), st.SharedConns)
+	if st := s.Stats(); st.Shared.HeldForDead != childKeys || st.Shared.Conns != 1 || e.Claims() != childKeys {
+		t.Errorf("connected again: %d claims wait, %d are there, %d connections", st.Shared.HeldForDead, e.Claims(), st.Shared.Conns)
 	}
 	c.kill()
 	eventually(t, "death ends the claims", held(0))
+	eventually(t, "the dead are counted, once", func() bool {
+		st := s.Stats().Shared
+		return st.Dropped == 1 && st.Clients == 0 && st.Claims == 0
+	})
 	if n := s.watched(); n != 0 {
 		t.Errorf("%d processes are watched after death", n)
 	}
@@ -1027,6 +1041,9 @@ func TestSharedDeath(t *testing.T) {
 	c.expect("attached")
 	c.kill()
 	eventually(t, "only the dead one's claims end", func() bool { return e.Claims() == childKeys && held(childKeys)() })
+	if st := s.Stats().Shared; st.Dropped != 2 || st.Claims != childKeys || st.Clients != 0 {
+		t.Errorf("two have died with claims, one holds claims without a connection: %+v", st)
+	}
 	living.tell("check")
 	living.expect("same: true")
 }
@@ -1039,7 +1056,7 @@ func TestSharedShutdown(t *testing.T) {
 	c.expect("attached")
 	c.tell("close")
 	c.expect("closed")
-	eventually(t, "the claims wait", func() bool { return s.Stats().HeldForDead == childKeys })
+	eventually(t, "the claims wait", func() bool { return s.Stats().Shared.HeldForDead == childKeys })
 	if err := s.Shutdown(soon(t)); err != nil {
 		t.Fatal(err)
 	}
