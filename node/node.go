@@ -5,7 +5,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"net"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/node/web"
+	"github.com/kvcr-go/kvcr/wire"
 	"github.com/kvcr-go/kvcr/wire/server"
 )
 
@@ -102,16 +102,15 @@ func Start(cfg Config) (n *Node, err error) {
 	return n, nil
 }
 
-// layouts describes what both ends must agree on about each namespace: the sizes
-// of its pools in order, and whether it is chained.
+// layouts describes each namespace: its kind and the sizes of its pools, in order.
 func layouts(cfg kvcr.Config) map[string]string {
 	out := map[string]string{}
 	for _, ns := range cfg.Namespaces {
-		text := "kind=" + ns.Kind.String()
+		l := wire.Layout{Kind: ns.Kind.String()}
 		for _, p := range ns.Pools {
-			text += fmt.Sprintf(" pool %s=%d", p.Name, p.SlotBytes)
+			l.Pools = append(l.Pools, wire.LayoutPool{Name: p.Name, SlotBytes: uint64(p.SlotBytes)})
 		}
-		out[ns.Name] = text
+		out[ns.Name] = l.Describe()
 	}
 	return out
 }

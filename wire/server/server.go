@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,7 +37,7 @@ type Options struct {
 	// Password is asked of RESP clients (AUTH), Secret of binary ones.
 	Password string
 	Secret   []byte
-	// Layouts describes the layout of each namespace for its fingerprint; a
+	// Layouts describes the layout of each namespace (wire.Layout.Describe); a
 	// namespace without one is not compared.
 	Layouts map[string]string
 	// PairSuffixes make two keys of RESP clients one unit: STEM+[0] and STEM+[1]
@@ -273,9 +272,6 @@ func (s *Server) kindOf(namespace string) string {
 	}
 	return ""
 }
-
-// Fingerprint is what peers and clients compare of a layout.
-func Fingerprint(layout string) [32]byte { return sha256.Sum256([]byte(layout)) }
 
 // loopback reports whether addr, host:port, can be reached from this machine
 // only. An empty host is every address.
