@@ -403,21 +403,32 @@ func store(res *kvcr.Reservation, verb wire.Verb) (stored bool, err error) {
 
 // stored answers with how a write ended.
 func (c *binaryConn) stored(s *session, id uint64, verb wire.Verb, stored bool, err error) {
-	if err == nil && !stored && verb == wire.VerbSetIfAbsent {
-		c.reply(s, id, wire.StatusExists)
-		return
+	if err != nil {
+		s.failed()
 	}
-	c.status(s, id, err)
+	m := storedReply(verb, stored, err)
+	s.out.text = m.Append(s.out.text, id)
+}
+
+func storedReply(verb wire.Verb, stored bool, err error) wire.StatusReply {
+	if err == nil && !stored && verb == wire.VerbSetIfAbsent {
+		return wire.StatusReply{Status: wire.StatusExists}
+	}
+	return statusReply(err)
 }
 
 // status answers with how a request ended.
 func (c *binaryConn) status(s *session, id uint64, err error) {
-	st, detail := statusOf(err)
 	if err != nil {
 		s.failed()
 	}
-	m := wire.StatusReply{Status: st, Detail: detail}
+	m := statusReply(err)
 	s.out.text = m.Append(s.out.text, id)
+}
+
+func statusReply(err error) wire.StatusReply {
+	st, detail := statusOf(err)
+	return wire.StatusReply{Status: st, Detail: detail}
 }
 
 // statusOf translates an error of the engine.

@@ -577,11 +577,11 @@ func (s *Server) drain(ctx context.Context) error {
 	}
 }
 
-// busy reports that answers wait for the client.
+// busy reports that answers wait for the client, or that jobs are under way.
 func (s *session) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return (s.queued > 0 || len(s.streams) > 0) && !s.dead
+	return (s.queued > 0 || len(s.streams) > 0 || len(s.jobs) > 0 || s.working) && !s.dead
 }
 
 // handler is what gnet calls, on its loops.

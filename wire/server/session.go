@@ -78,6 +78,8 @@ type session struct {
 	queue   []parcel  // what the kernel has not taken, in order
 	queued  int       // bytes in queue, or on their way from it
 	streams []*stream // values that follow when the queue is empty
+	jobs    []job     // long work, in order, for the goroutine to do between its writes
+	working bool      // it does one
 	writing bool      // the goroutine is there
 	ending  bool      // nothing more will be said: close when all is sent
 	dead    bool      // the connection failed: say nothing more
@@ -306,6 +308,38 @@ func (s *session) startWriter() error {
 	return nil
 }
 
+// job is work that would keep a loop's other connections waiting. It returns the
+// answer. It runs whatever becomes of the connection.
+type job func() (answer []byte)
+
+// later has the session's goroutine do a job. The loop only. It fails when the
+// connection is dead: the job is not done then.
+func (s *session) later(j job) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dead {
+		return net.ErrClosed
+	}
+	if err := s.startWriter(); err != nil {
+		return err
+	}
+	s.jobs = append(s.jobs, j)
+	return nil
+}
+
+// do does the job that next has returned, and queues its answer.
+func (s *session) do(j job) {
+	answer := j()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.working = false
+	if !s.dead {
+		s.srv.bytesOut.Add(int64(len(answer)))
+		s.queue = append(s.queue, parcel{b: answer})
+		s.queued += len(answer)
+	}
+}
+
 // duplicate makes a net.Conn of gnet's descriptor, so that Go's poller can wait
 // for it and it outlives gnet's.
 func duplicate(gc gnet.Conn) (net.Conn, error) {
@@ -329,12 +363,17 @@ func (s *session) kill() {
 	s.room.Broadcast()
 }
 
-// write sends the queue and the streams until there is nothing left, then ends,
-// or serves the session from here on if that has left its loop meanwhile.
+// write sends the queue and the streams and does the jobs until there is nothing
+// left, then ends, or serves the session from here on if that has left its loop
+// meanwhile.
 func (s *session) write() {
 	defer s.srv.work.Done()
 	for {
-		lot, conn, slow := s.next()
+		lot, todo, conn, slow := s.next()
+		if todo != nil {
+			s.do(todo)
+			continue
+		}
 		if lot == nil {
 			if slow && conn == nil {
 				conn = s.serve()
@@ -363,21 +402,25 @@ func (s *session) write() {
 	}
 }
 
-// next is what the writer sends next. When there is nothing its work is over: with
-// a connection to close, if the session is, and otherwise by serving the session,
-// if that has left its loop. Both are settled here, under mu, since the next moment
-// the loop may start another writer.
-func (s *session) next() (lot []parcel, over net.Conn, slow bool) {
+// next is what the writer sends next, or the job it does. When there is nothing its
+// work is over: with a connection to close, if the session is, and otherwise by
+// serving the session, if that has left its loop. Both are settled here, under mu,
+// since the next moment the loop may start another writer.
+func (s *session) next() (lot []parcel, todo job, over net.Conn, slow bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.queue) > 0 {
 		lot, s.queue = s.queue, nil
-		return lot, nil, false
+		return lot, nil, nil, false
 	}
 	if len(s.streams) > 0 {
 		lot, size := s.nextLot(nil)
 		s.queued += size
-		return lot, nil, false
+		return lot, nil, nil, false
+	}
+	if len(s.jobs) > 0 {
+		todo, s.jobs, s.working = s.jobs[0], s.jobs[1:], true
+		return nil, todo, nil, false
 	}
 	s.writing = false
 	slow = s.slow.Load()
@@ -387,7 +430,7 @@ func (s *session) next() (lot []parcel, over net.Conn, slow bool) {
 			s.gc.Close() // no harm when it is closed already
 		}
 	}
-	return nil, over, slow
+	return nil, nil, over, slow
 }
 
 // send writes parcels in order, ends their claims and returns how many bytes

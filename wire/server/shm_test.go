@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -554,6 +555,171 @@ func TestSharedPut(t *testing.T) {
 		t.Errorf("%d values of %d bytes were stored from staging memory", st.Commits, st.CommittedBytes)
 	}
 	eventually(t, "staging memory is given back", func() bool { return s.Stats().Shared.StagingBytes == 0 })
+}
+
+// The copy of a large COMMIT keeps no other connection waiting, and the one that
+// commits goes on as before.
+func TestLargeCommitBesideLoop(t *testing.T) {
+	s, path := startShared(t, sharedNamespace, func(o *Options) { o.Loops = 1 })
+	blocked, let := make(chan int, 8), make(chan struct{})
+	s.sharing.read = func(st *staging, dst []byte, off int64) error {
+		blocked <- len(dst)
+		<-let
+		return st.read(dst, off)
+	}
+	defer close(let) // or a loop that waits would wait for ever
+	cl, sh := attachTo(t, path, 2<<20)
+	other := dialUnix(t, path)
+	ping := func(n uint64) {
+		t.Helper()
+		var pong wire.Pong
+		if other.ask(n, &wire.Ping{Bytes: []byte("x")}, &pong); string(pong.Bytes) != "x" {
+			t.Fatalf("PONG with %q", pong.Bytes)
+		}
+	}
+	ping(1)
+	put := func(key string, value []byte) chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := sh.Put(soon(t), []byte(key), value, wire.VerbSet)
+			done <- err
+		}()
+		return done
+	}
+	for i, key := range []string{"first", "second"} {
+		value := pattern(commitOnLoop+1+i, i)
+		done := put(key, value)
+		if n := <-blocked; n != len(value) {
+			t.Fatalf("%d bytes are copied, want %d", n, len(value))
+		}
+		ping(uint64(2 + i)) // while the copy does not end, on the only loop
+		let <- struct{}{}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if got, ok, err := cl.Get(soon(t), []byte(key), nil); err != nil || !ok || !bytes.Equal(got, value) {
+			t.Fatalf("the value of %q: %d bytes, %t, %v", key, len(got), ok, err)
+		}
+	}
+	v := mustView(t, sh, "second") // the share goes on
+	v.Release()
+	st := s.Stats()
+	if st.SlowConns != 0 || st.Shared.Commits != 2 {
+		t.Errorf("%d connections are said to read slowly, %d commits", st.SlowConns, st.Shared.Commits)
+	}
+	for _, c := range st.Commands {
+		if c.Count > 0 && c.Latency.Count != c.Count {
+			t.Errorf("%d of %d commands %s %s have their time", c.Latency.Count, c.Count, c.Proto, c.Name)
+		}
+	}
+}
+
+// A COMMIT that is being copied when its connection ends is stored all the same,
+// answered where the client can still hear it, and leaves nothing behind. Its place
+// is not given out before it has been read.
+func TestLargeCommitAndTheEnd(t *testing.T) {
+	for _, how := range []string{"half-closed", "closed", "shut down"} {
+		t.Run(how, func(t *testing.T) {
+			s, path := startShared(t, sharedNamespace, nil)
+			blocked, let := make(chan struct{}, 8), make(chan struct{})
+			free := sync.OnceFunc(func() { close(let) })
+			defer free()
+			s.sharing.read = func(st *staging, dst []byte, off int64) error {
+				blocked <- struct{}{}
+				<-let
+				return st.read(dst, off)
+			}
+			const size = 600 << 10
+			r := attachRaw(t, path, 1<<20)
+			var place wire.Reservation
+			r.ask(2, &wire.Reserve{Key: []byte("k"), Size: size}, &place)
+			copy(r.mapped(1, 1<<20, unix.PROT_READ|unix.PROT_WRITE)[place.Offset:], pattern(size, 7))
+			r.write((&wire.Commit{Reservation: place.Reservation}).Append(nil, 3))
+			<-blocked
+			var st wire.StatusReply
+			if r.ask(4, &wire.Commit{Reservation: place.Reservation}, &st); st.Status != wire.StatusReleased {
+				t.Errorf("the same COMMIT again: %v", st.Status)
+			}
+			if r.ask(5, &wire.Reserve{Key: []byte("k"), Size: size}, &place); place.Status != wire.StatusCapacity {
+				t.Errorf("RESERVE of the memory that is being read: %v", place.Status)
+			}
+			switch how {
+			case "half-closed":
+				if err := r.Conn.(*net.UnixConn).CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "the share is over", func() bool { return s.Stats().Shared.Conns == 0 })
+				free()
+				if r.recv(3, &st); st.Status != wire.StatusOK {
+					t.Errorf("after the end of input: %v", st.Status)
+				}
+				if _, _, err := r.next(); err != io.EOF {
+					t.Errorf("after the last answer: %v", err)
+				}
+			case "closed":
+				r.Close()
+				eventually(t, "the share is over", func() bool { return s.Stats().Shared.Conns == 0 })
+				free()
+			case "shut down":
+				done := make(chan error, 1)
+				go func() { done <- s.Shutdown(soon(t)) }()
+				eventually(t, "it drains", s.Draining)
+				free()
+				if r.recv(3, &st); st.Status != wire.StatusOK {
+					t.Errorf("while draining: %v", st.Status)
+				}
+				if err := <-done; err != nil {
+					t.Errorf("Shutdown: %v", err)
+				}
+			}
+			eventually(t, "nothing is left", func() bool {
+				st := s.Stats()
+				return st.Shared.StagingBytes == 0 && st.Conns == 0 && st.Shared.Commits == 1
+			})
+			h, err := s.opt.Engine.Handle()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer h.Close()
+			v, ok := h.Get([]byte("k"))
+			defer v.Release()
+			if !ok || !bytes.Equal(v.Bytes(), pattern(size, 7)) {
+				t.Errorf("the value is stored: %t, %d bytes", ok, v.Len())
+			}
+		})
+	}
+}
+
+// A connection for which there is no handle off the loop commits on it.
+func TestLargeCommitStaysOnLoop(t *testing.T) {
+	s, path := startShared(t, sharedNamespace, func(o *Options) { o.Loops = 1 })
+	cl, sh := attachTo(t, path, 2<<20)
+	if err := cl.Set(soon(t), []byte("k"), nil); err != nil { // the loop has its handle
+		t.Fatal(err)
+	}
+	var all []*kvcr.Handle
+	for {
+		h, err := s.opt.Engine.Handle()
+		if errors.Is(err, kvcr.ErrHandles) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, h)
+	}
+	defer func() {
+		for _, h := range all {
+			h.Close()
+		}
+	}()
+	value := pattern(commitOnLoop+1, 1)
+	if _, err := sh.Put(soon(t), []byte("k"), value, wire.VerbSet); err != nil {
+		t.Fatal(err)
+	}
+	if got, ok, err := cl.Get(soon(t), []byte("k"), nil); err != nil || !ok || !bytes.Equal(got, value) {
+		t.Errorf("%d bytes, %t, %v", len(got), ok, err)
+	}
 }
 
 // Staging memory has a limit for each client and one for all.
