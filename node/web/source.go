@@ -55,6 +55,7 @@ const (
 	CommandFetch   = "fetch"
 	CommandDeliver = "deliver"
 	CommandRelease = "release"
+	CommandCommit  = "commit"
 	CommandOther   = "other"
 )
 
@@ -66,7 +67,7 @@ const (
 
 // Commands lists the names of commands.
 func Commands() []string {
-	return []string{CommandGet, CommandMget, CommandSet, CommandMset, CommandDel, CommandExists, CommandFetch, CommandDeliver, CommandRelease, CommandOther}
+	return []string{CommandGet, CommandMget, CommandSet, CommandMset, CommandDel, CommandExists, CommandFetch, CommandDeliver, CommandRelease, CommandCommit, CommandOther}
 }
 
 // Protocols lists the names of protocols.

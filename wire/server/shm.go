@@ -316,7 +316,7 @@ func (c *binaryConn) commitPlace(s *session, id uint64, payload []byte) error {
 			return err
 		}
 	}
-	s.count(commandSet)
+	s.count(commandCommit)
 	answer, failed := s.srv.commit(s.h, st, p, &m)
 	if failed {
 		s.failed()
@@ -328,7 +328,7 @@ func (c *binaryConn) commitPlace(s *session, id uint64, payload []byte) error {
 // commitJob is a COMMIT off the loop, with a lent handle and a use of the staging
 // memory. It counts, and has its time, like one on the loop.
 func (c *binaryConn) commitJob(s *session, id uint64, h *kvcr.Handle, st *staging, p *place, m wire.Commit) job {
-	srv, namespace, tally := s.srv, c.namespace, s.first+commandSet
+	srv, namespace, tally := s.srv, c.namespace, s.first+commandCommit
 	began := time.Since(srv.started)
 	return func() []byte {
 		defer st.drop(&srv.sharing)

@@ -48,14 +48,15 @@ const (
 	commandMset
 	commandDelete
 	commandExists
-	commandFetch // and its two companions: binary alone
+	commandFetch // this and the next three: binary alone
 	commandDeliver
 	commandRelease
+	commandCommit
 	commandOther
 	commandKinds
 )
 
-var commandNames = [commandKinds]string{"get", "mget", "set", "mset", "del", "exists", "fetch", "deliver", "release", "other"}
+var commandNames = [commandKinds]string{"get", "mget", "set", "mset", "del", "exists", "fetch", "deliver", "release", "commit", "other"}
 
 // A tally is a kind of commands of a protocol: the first one of the protocol plus
 // the kind.
