@@ -664,6 +664,11 @@ func (l *loop) writeParcels(fd int, lot []parcel) (sent int, err error) {
 
 // writeAll sends n parts of a stream without waiting.
 func (l *loop) writeAll(fd, n int, part func(i int) []byte) (sent int, err error) {
+	if n == 1 {
+		if b := part(0); 0 < len(b) && len(b) <= sendSome {
+			return sendOne(fd, b)
+		}
+	}
 	defer l.iov.reset()
 	for i := 0; i < n; {
 		l.iov.reset()
@@ -692,6 +697,18 @@ func (l *loop) writeAll(fd, n int, part func(i int) []byte) (sent int, err error
 		}
 	}
 	return sent, nil
+}
+
+// sendOne is writeAll for one short part, which most answers are.
+func sendOne(fd int, b []byte) (sent int, err error) {
+	n, err := send(fd, b)
+	for err == unix.EINTR {
+		n, err = send(fd, b)
+	}
+	if err == unix.EAGAIN {
+		return 0, nil
+	}
+	return n, os.NewSyscallError("sendto", err)
 }
 
 // maxIOV is the most parts of one writev that Linux takes.
