@@ -5,7 +5,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"net"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/node/web"
+	"github.com/kvcr-go/kvcr/wire"
 	"github.com/kvcr-go/kvcr/wire/server"
 )
 
@@ -102,16 +102,15 @@ func Start(cfg Config) (n *Node, err error) {
 	return n, nil
 }
 
-// layouts describes what both ends must agree on about each namespace: the sizes
-// of its pools in order, and whether it is chained.
+// layouts describes each namespace: its kind and the sizes of its pools, in order.
 func layouts(cfg kvcr.Config) map[string]string {
 	out := map[string]string{}
 	for _, ns := range cfg.Namespaces {
-		text := "kind=" + ns.Kind.String()
+		l := wire.Layout{Kind: ns.Kind.String()}
 		for _, p := range ns.Pools {
-			text += fmt.Sprintf(" pool %s=%d", p.Name, p.SlotBytes)
+			l.Pools = append(l.Pools, wire.LayoutPool{Name: p.Name, SlotBytes: uint64(p.SlotBytes)})
 		}
-		out[ns.Name] = text
+		out[ns.Name] = l.Describe()
 	}
 	return out
 }
@@ -169,10 +168,23 @@ func (s source) Server() web.ServerStats {
 	out := web.ServerStats{
 		Conns: st.Conns, MaxConns: int64(st.MaxConns), Accepted: st.Accepted, Refused: st.Refused, SlowConns: st.SlowConns,
 		BytesIn: st.BytesIn, BytesOut: st.BytesOut, Claims: st.Claims,
-		Latency: web.LatencySnapshot{P50: st.Latency.P50.Seconds(), P99: st.Latency.P99.Seconds(), P999: st.Latency.P999.Seconds(), Max: st.Latency.Max.Seconds(), Count: st.Latency.Count},
+		Shared: web.SharedStats{
+			Clients: int64(st.Shared.Clients), Conns: int64(st.Shared.Conns), Gets: st.Shared.Gets, Hits: st.Shared.Hits, LentBytes: st.Shared.LentBytes,
+			Claims: st.Shared.Claims, Left: st.Shared.HeldForDead, StagingBytes: st.Shared.StagingBytes,
+			Commits: st.Shared.Commits, CommittedBytes: st.Shared.CommittedBytes, Dropped: st.Shared.Dropped,
+		},
+		Latency: snapshot(st.Latency), Recent: snapshot(st.Recent),
 	}
 	for _, c := range st.Commands {
-		out.Commands = append(out.Commands, web.CommandStats{Name: c.Name, Calls: c.Count, Errors: c.Errors})
+		out.Commands = append(out.Commands, web.CommandStats{Proto: c.Proto, Name: c.Name, Calls: c.Count, Errors: c.Errors, Latency: snapshot(c.Latency), Recent: snapshot(c.Recent)})
 	}
+	return out
+}
+
+func snapshot(l server.Latency) web.LatencySnapshot {
+	out := web.LatencySnapshot{
+		P50: l.P50.Seconds(), P99: l.P99.Seconds(), P999: l.P999.Seconds(), Max: l.Max.Seconds(), Count: l.Count, Sum: l.Sum.Seconds(),
+	}
+	copy(out.Buckets[:], l.Buckets(web.LatencyBounds()))
 	return out
 }

@@ -50,7 +50,7 @@ func TestNode(t *testing.T) {
 		t.Errorf("%q, %v", answer, err)
 	}
 	c.Close()
-	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ok", "/metrics": `kvcr_commands_total{command="get"} 1`, "/config": "16MiB"} {
+	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ok", "/metrics": `kvcr_commands_total{command="get",proto="resp"} 1`, "/config": "16MiB"} {
 		r, err := http.Get("http://" + page.String() + path)
 		if err != nil {
 			t.Fatal(err)

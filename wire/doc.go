@@ -46,6 +46,9 @@ const (
 	// REFUSED or a request id of a hint.
 	MaxName = 255
 	MaxText = 1024
+	// MaxLayout is the longest description of a layout. HELLO with one of these is
+	// all that a server reads of somebody it does not know.
+	MaxLayout = 8 << 10
 	// MaxPing is the most bytes that a PING carries.
 	MaxPing = 64
 	// MinSecret is the shortest secret that CheckSecret accepts.

@@ -10,6 +10,10 @@ type Hello struct {
 	Fingerprint            [32]byte // of the layout; all zero: do not compare
 	Namespace              string   // at most MaxName bytes; empty: the server's first
 	Client                 string   // for logs; at most MaxName bytes
+	// Layout describes the layout of Fingerprint, at most MaxLayout bytes, so that
+	// a refusal can name what differs. Empty: not said, as by clients that do not
+	// know of it.
+	Layout string
 }
 
 func (m *Hello) fields(c *coder) {
@@ -20,6 +24,12 @@ func (m *Hello) fields(c *coder) {
 	c.array(m.Fingerprint[:], "fingerprint")
 	c.text(&m.Namespace, 0, MaxName, "namespace")
 	c.text(&m.Client, 0, MaxName, "client")
+	// Absent and not empty, so that no message has two encodings.
+	if c.writing && m.Layout != "" || !c.writing && len(c.b) > 0 {
+		c.text(&m.Layout, 1, MaxLayout, "layout")
+	} else if !c.writing {
+		m.Layout = ""
+	}
 }
 
 // Append appends the frame to dst.

@@ -81,7 +81,7 @@ type kind struct {
 }
 
 var kinds = [256]kind{
-	TypeHello:       {"HELLO", 1 + 1 + 16 + 8 + 32 + 2*(2+MaxName), 0, 0},
+	TypeHello:       {"HELLO", 1 + 1 + 16 + 8 + 32 + 2*(2+MaxName) + 2 + MaxLayout, 0, 0},
 	TypeAuth:        {"AUTH", 32, 0, 0},
 	TypePing:        {"PING", MaxPing, 0, 0},
 	TypeGet:         {"GET", 2 + MaxKey, 0, 0},

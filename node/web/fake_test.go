@@ -60,13 +60,17 @@ func newFake() *fake {
 	}
 	f.server = ServerStats{
 		Conns: 42, MaxConns: 10_000, Accepted: 1234, Refused: 2, SlowConns: 1, BytesIn: 5 << 30, BytesOut: 70 << 30, Claims: 3,
+		Shared: SharedStats{Clients: 2, Conns: 4, Gets: 1500, Hits: 1400, LentBytes: 7 << 30, Claims: 9, Left: 5, StagingBytes: 48 << 20, Commits: 77, CommittedBytes: 77 << 20, Dropped: 1},
 		Commands: []CommandStats{
-			{CommandGet, 10_000_000, 0, LatencySnapshot{10_000_000, 830, 81e-6, 412e-6, 1.31e-3, 22e-3}},
-			{CommandSet, 1_200_000, 5, LatencySnapshot{1_200_000, 144, 118e-6, 640e-6, 2.2e-3, 31e-3}},
-			{Name: CommandDel, Calls: 300},
-			{Name: CommandOther, Calls: 17},
+			{ProtocolRESP, CommandGet, 10_000_000, 0,
+				LatencySnapshot{Count: 10_000_000, Sum: 830, P50: 81e-6, P99: 412e-6, P999: 1.31e-3, Max: 22e-3, Buckets: [len(latencyBounds)]uint64{17: 10_000_000, 4: 7}},
+				LatencySnapshot{Count: 1000, Sum: 1, P50: 41e-6, P99: 212e-6, P999: 712e-6, Max: 1e-3}},
+			{ProtocolBinary, CommandSet, 1_200_000, 5, LatencySnapshot{Count: 1_200_000, Sum: 144, P50: 118e-6, P99: 640e-6, P999: 2.2e-3, Max: 31e-3}, LatencySnapshot{}},
+			{Proto: ProtocolRESP, Name: CommandDel, Calls: 300},
+			{Proto: ProtocolRESP, Name: CommandOther, Calls: 17},
 		},
-		Latency: LatencySnapshot{11_200_317, 974, 84e-6, 455e-6, 1.5e-3, 31e-3},
+		Latency: LatencySnapshot{Count: 11_200_317, Sum: 974, P50: 84e-6, P99: 455e-6, P999: 1.5e-3, Max: 31e-3},
+		Recent:  LatencySnapshot{Count: 2000, Sum: 974, P50: 44e-6, P99: 255e-6, P999: 1e-3, Max: 2e-3},
 	}
 	f.config = []Setting{
 		{Name: "capacity", Value: "16GiB", Source: "flag"},

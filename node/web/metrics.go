@@ -53,6 +53,18 @@ var nodeMetrics = []scalar[node]{
 	{"kvcr_claims", "Views that connections hold.", gauge, "", func(n *node) float64 { return float64(n.server.Claims) }},
 	{"kvcr_latency_max_seconds", "Longest command since the start.", gauge, "", func(n *node) float64 { return n.server.Latency.Max }},
 
+	{"kvcr_shared_clients", "Processes that have shared memory.", gauge, "", func(n *node) float64 { return float64(n.server.Shared.Clients) }},
+	{"kvcr_shared_connections", "Connections of clients with shared memory.", gauge, "", func(n *node) float64 { return float64(n.server.Shared.Conns) }},
+	{"kvcr_shared_gets_total", "Keys that clients with shared memory asked for.", counter, "", func(n *node) float64 { return float64(n.server.Shared.Gets) }},
+	{"kvcr_shared_hits_total", "Keys that clients with shared memory asked for and that were found.", counter, "", func(n *node) float64 { return float64(n.server.Shared.Hits) }},
+	{"kvcr_shared_lent_bytes_total", "Bytes of values lent to be read in place.", counter, "", func(n *node) float64 { return float64(n.server.Shared.LentBytes) }},
+	{"kvcr_shared_claims", "Claims that clients with shared memory hold.", gauge, "", func(n *node) float64 { return float64(n.server.Shared.Claims) }},
+	{"kvcr_shared_claims_left", "Claims of connections that have ended, kept until their process has.", gauge, "", func(n *node) float64 { return float64(n.server.Shared.Left) }},
+	{"kvcr_shared_staging_bytes", "Memory that clients may write values to.", gauge, "", func(n *node) float64 { return float64(n.server.Shared.StagingBytes) }},
+	{"kvcr_shared_commits_total", "Values stored from staging memory.", counter, "", func(n *node) float64 { return float64(n.server.Shared.Commits) }},
+	{"kvcr_shared_committed_bytes_total", "Bytes of values stored from staging memory.", counter, "", func(n *node) float64 { return float64(n.server.Shared.CommittedBytes) }},
+	{"kvcr_shared_dropped_clients_total", "Processes that ended without having released all claims.", counter, "", func(n *node) float64 { return float64(n.server.Shared.Dropped) }},
+
 	{"kvcr_http_connections", "Open connections of the HTTP listener.", gauge, "", func(n *node) float64 { return float64(n.pages.open.Load()) }},
 	{"kvcr_http_connections_limit", "Cap on open connections of the HTTP listener.", gauge, "", func(n *node) float64 { return maxConns }},
 	{"kvcr_http_connections_refused_total", "Connections of the HTTP listener refused over the cap.", counter, "", func(n *node) float64 { return float64(n.pages.refused.Load()) }},
@@ -107,8 +119,11 @@ type collector struct {
 
 	ofNode, ofEngine, ofNamespace []*prometheus.Desc // beside the tables above
 
-	build, calls, errors, latency, byCommand *prometheus.Desc
+	build, calls, errors, latency *prometheus.Desc
 }
+
+// ofCommand are the labels of what is counted for each kind of command.
+var ofCommand = []string{"proto", "command"}
 
 func newCollector(src Source, pages *pageConns) *collector {
 	return &collector{
@@ -117,11 +132,10 @@ func newCollector(src Source, pages *pageConns) *collector {
 		ofEngine:    describe(engineMetrics),
 		ofNamespace: describe(namespaceMetrics, "namespace"),
 
-		build:     prometheus.NewDesc("kvcr_build_info", "1, with the version of the node.", nil, prometheus.Labels{"version": src.Version()}),
-		calls:     prometheus.NewDesc("kvcr_commands_total", "Commands of clients.", []string{"command"}, nil),
-		errors:    prometheus.NewDesc("kvcr_command_errors_total", "Commands answered with an error; a miss is none.", []string{"command"}, nil),
-		latency:   prometheus.NewDesc("kvcr_latency_seconds", "Time of all commands, over the life of the process.", nil, nil),
-		byCommand: prometheus.NewDesc("kvcr_command_latency_seconds", "Time of commands, over the life of the process.", []string{"command"}, nil),
+		build:   prometheus.NewDesc("kvcr_build_info", "1, with the version of the node.", nil, prometheus.Labels{"version": src.Version()}),
+		calls:   prometheus.NewDesc("kvcr_commands_total", "Commands of clients.", ofCommand, nil),
+		errors:  prometheus.NewDesc("kvcr_command_errors_total", "Commands answered with an error; a miss is none.", ofCommand, nil),
+		latency: prometheus.NewDesc("kvcr_command_latency_seconds", "Time from reading a command to giving its answer to the kernel.", ofCommand, nil),
 	}
 }
 
@@ -139,7 +153,7 @@ func describe[T any](metrics []scalar[T], labels ...string) []*prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, descs := range [][]*prometheus.Desc{c.ofNode, c.ofEngine, c.ofNamespace, {c.build, c.calls, c.errors, c.latency, c.byCommand}} {
+	for _, descs := range [][]*prometheus.Desc{c.ofNode, c.ofEngine, c.ofNamespace, {c.build, c.calls, c.errors, c.latency}} {
 		for _, d := range descs {
 			ch <- d
 		}
@@ -161,11 +175,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	ch <- prometheus.MustNewConstMetric(c.build, gauge, 1)
-	ch <- summary(c.latency, n.server.Latency)
 	for _, s := range byCommand(n.server.Commands) {
-		ch <- prometheus.MustNewConstMetric(c.calls, counter, float64(s.Calls), s.Name)
-		ch <- prometheus.MustNewConstMetric(c.errors, counter, float64(s.Errors), s.Name)
-		ch <- summary(c.byCommand, s.Latency, s.Name)
+		ch <- prometheus.MustNewConstMetric(c.calls, counter, float64(s.Calls), s.Proto, s.Name)
+		ch <- prometheus.MustNewConstMetric(c.errors, counter, float64(s.Errors), s.Proto, s.Name)
+		ch <- histogram(c.latency, s.Latency, s.Proto, s.Name)
 	}
 }
 
@@ -179,13 +192,12 @@ func emit[T any](ch chan<- prometheus.Metric, metrics []scalar[T], descs []*prom
 	}
 }
 
-// summary has all its quantiles at all times, so that the number of series does
-// not change with the first command: without one they are NaN.
-func summary(d *prometheus.Desc, l LatencySnapshot, labels ...string) prometheus.Metric {
-	if l.Count == 0 {
-		l = LatencySnapshot{P50: math.NaN(), P99: math.NaN(), P999: math.NaN()}
+func histogram(d *prometheus.Desc, l LatencySnapshot, labels ...string) prometheus.Metric {
+	buckets := map[float64]uint64{}
+	for i, bound := range latencyBounds {
+		buckets[bound.Seconds()] = l.Buckets[i]
 	}
-	return prometheus.MustNewConstSummary(d, l.Count, l.Sum, map[float64]float64{0.5: l.P50, 0.99: l.P99, 0.999: l.P999}, labels...)
+	return prometheus.MustNewConstHistogram(d, l.Count, l.Sum, buckets, labels...)
 }
 
 // newRegistry has our metrics and those of the process and the Go runtime.

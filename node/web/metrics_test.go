@@ -18,12 +18,12 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden file")
 
 // family is one metric as a scraper sees it: its series are maps from labels to
-// the value, of a summary the count.
+// the value, of a histogram the count.
 type family struct {
 	kind, help string
 	labels     map[string]bool
 	series     map[string]float64
-	quantiles  map[string]float64
+	buckets    map[string]uint64
 	samples    int
 }
 
@@ -38,7 +38,7 @@ func scrape(t *testing.T, s *Server) map[string]*family {
 	out := map[string]*family{}
 	for name, mf := range parsed {
 		f := &family{kind: strings.ToLower(mf.GetType().String()), help: mf.GetHelp(), labels: map[string]bool{},
-			series: map[string]float64{}, quantiles: map[string]float64{}}
+			series: map[string]float64{}, buckets: map[string]uint64{}}
 		for _, m := range mf.GetMetric() {
 			var labels []string
 			for _, l := range m.GetLabel() {
@@ -52,11 +52,11 @@ func scrape(t *testing.T, s *Server) map[string]*family {
 				f.series[key] = m.GetCounter().GetValue()
 			case "gauge":
 				f.series[key] = m.GetGauge().GetValue()
-			case "summary":
-				f.series[key] = float64(m.GetSummary().GetSampleCount())
+			case "histogram":
+				f.series[key] = float64(m.GetHistogram().GetSampleCount())
 				f.samples++ // the sum
-				for _, q := range m.GetSummary().GetQuantile() {
-					f.quantiles[fmt.Sprintf("%s@%g", key, q.GetQuantile())] = q.GetValue()
+				for _, b := range m.GetHistogram().GetBucket() {
+					f.buckets[fmt.Sprintf("%s@%g", key, b.GetUpperBound())] = b.GetCumulativeCount()
 					f.samples++
 				}
 			}
@@ -108,7 +108,7 @@ func TestMetricNames(t *testing.T) {
 
 func TestMetricConventions(t *testing.T) {
 	families := scrape(t, serve(t, Options{Source: newFake()}))
-	allowed := map[string]bool{"namespace": true, "pool": true, "command": true, "reason": true}
+	allowed := map[string]bool{"namespace": true, "proto": true, "command": true, "reason": true}
 	for _, name := range ours(families) {
 		f := families[name]
 		if total := strings.HasSuffix(name, "_total"); total != (f.kind == "counter") {
@@ -156,7 +156,17 @@ func TestMetricValues(t *testing.T) {
 		{"kvcr_sent_bytes_total", "", 70 << 30},
 		{"kvcr_claims", "", 3},
 		{"kvcr_latency_max_seconds", "", 31e-3},
-		{"kvcr_latency_seconds", "", 11_200_317},
+		{"kvcr_shared_clients", "", 2},
+		{"kvcr_shared_connections", "", 4},
+		{"kvcr_shared_gets_total", "", 1500},
+		{"kvcr_shared_hits_total", "", 1400},
+		{"kvcr_shared_lent_bytes_total", "", 7 << 30},
+		{"kvcr_shared_claims", "", 9},
+		{"kvcr_shared_claims_left", "", 5},
+		{"kvcr_shared_staging_bytes", "", 48 << 20},
+		{"kvcr_shared_commits_total", "", 77},
+		{"kvcr_shared_committed_bytes_total", "", 77 << 20},
+		{"kvcr_shared_dropped_clients_total", "", 1},
 		{"kvcr_http_connections", "", 1},
 		{"kvcr_http_connections_limit", "", maxConns},
 		{"kvcr_http_connections_refused_total", "", 0},
@@ -183,10 +193,12 @@ func TestMetricValues(t *testing.T) {
 		{"kvcr_refused_writes_total", "namespace=default,reason=index", 4},
 		{"kvcr_refused_writes_total", "namespace=default,reason=policy", 5},
 		{"kvcr_policy_faults_total", "namespace=default", 6},
-		{"kvcr_commands_total", "command=get", 10_000_000},
-		{"kvcr_commands_total", "command=exists", 0},
-		{"kvcr_command_errors_total", "command=set", 5},
-		{"kvcr_command_latency_seconds", "command=set", 1_200_000},
+		{"kvcr_commands_total", "command=get,proto=resp", 10_000_000},
+		{"kvcr_commands_total", "command=exists,proto=resp", 0},
+		{"kvcr_commands_total", "command=get,proto=binary", 0},
+		{"kvcr_command_errors_total", "command=set,proto=binary", 5},
+		{"kvcr_command_latency_seconds", "command=set,proto=binary", 1_200_000},
+		{"kvcr_command_latency_seconds", "command=del,proto=resp", 0},
 	} {
 		m := families[tt.name]
 		if m == nil {
@@ -197,13 +209,11 @@ func TestMetricValues(t *testing.T) {
 			t.Errorf("%s{%s} = %g (there: %t), want %g", tt.name, tt.labels, got, ok, tt.want)
 		}
 	}
-	for key, want := range map[string]float64{"command=get@0.5": 81e-6, "command=get@0.99": 412e-6, "command=get@0.999": 1.31e-3} {
-		if got := families["kvcr_command_latency_seconds"].quantiles[key]; got != want {
-			t.Errorf("latency %s = %g, want %g", key, got, want)
+	buckets := families["kvcr_command_latency_seconds"].buckets
+	for key, want := range map[string]uint64{"command=get,proto=resp@2.5e-06": 0, "command=get,proto=resp@5e-05": 7, "command=get,proto=resp@10": 10_000_000, "command=del,proto=resp@0.001": 0} {
+		if got, ok := buckets[key]; !ok || got != want {
+			t.Errorf("latency %s = %d (there: %t), want %d", key, got, ok, want)
 		}
-	}
-	if got := families["kvcr_command_latency_seconds"].quantiles["command=del@0.99"]; !math.IsNaN(got) {
-		t.Errorf("a latency never taken is %g, want NaN", got)
 	}
 
 	// A scrape reads the source anew.
@@ -251,7 +261,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	if after := samples(); after != before {
 		t.Errorf("%d series became %d", before, after)
 	}
-	if n := scrape(t, s)["kvcr_commands_total"].series["command=other"]; n != 10_000 {
+	if n := scrape(t, s)["kvcr_commands_total"].series["command=other,proto=binary"]; n != 10_000 {
 		t.Errorf("commands of other names: %g, want 10000", n)
 	}
 }

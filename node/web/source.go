@@ -3,6 +3,7 @@ package web
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,43 +34,81 @@ type ServerStats struct {
 	Accepted, Refused uint64 // connections; refused: over the cap
 	SlowConns         uint64 // connections that left their event loop: they did not read as fast as they asked
 	BytesIn, BytesOut uint64
-	// Commands has an element for each name of Commands. What has another name
-	// counts as CommandOther, names that repeat are added up.
+	// Commands has an element for each pair of Protocols and Commands. What has
+	// another name counts as CommandOther, and what has another protocol as the
+	// last one's; pairs that repeat are added up.
 	Commands []CommandStats
-	// Latency is that of all commands together.
-	Latency LatencySnapshot
-	Claims  int64 // views that connections hold now
+	// Latency is that of all commands together, ever, Recent in the last seconds.
+	Latency, Recent LatencySnapshot
+	Claims          int64 // views that connections hold now
+	Shared          SharedStats
 }
 
 // The names of commands: a closed set, in the order they are shown.
 const (
-	CommandGet    = "get"
-	CommandSet    = "set"
-	CommandDel    = "del"
-	CommandExists = "exists"
-	CommandOther  = "other"
+	CommandGet     = "get"
+	CommandMget    = "mget"
+	CommandSet     = "set"
+	CommandMset    = "mset"
+	CommandDel     = "del"
+	CommandExists  = "exists"
+	CommandFetch   = "fetch"
+	CommandDeliver = "deliver"
+	CommandRelease = "release"
+	CommandCommit  = "commit"
+	CommandOther   = "other"
+)
+
+// The protocols of commands: a closed set.
+const (
+	ProtocolRESP   = "resp"
+	ProtocolBinary = "binary"
 )
 
 // Commands lists the names of commands.
 func Commands() []string {
-	return []string{CommandGet, CommandSet, CommandDel, CommandExists, CommandOther}
+	return []string{CommandGet, CommandMget, CommandSet, CommandMset, CommandDel, CommandExists, CommandFetch, CommandDeliver, CommandRelease, CommandCommit, CommandOther}
 }
 
-// CommandStats count one kind of command.
+// Protocols lists the names of protocols.
+func Protocols() []string { return []string{ProtocolRESP, ProtocolBinary} }
+
+// CommandStats count one kind of command of one protocol.
 type CommandStats struct {
-	Name   string
-	Calls  uint64
-	Errors uint64 // calls answered with an error; a miss is none
-	// Latency may stay zero where it is not taken for each command.
-	Latency LatencySnapshot
+	Proto, Name string
+	Calls       uint64
+	Errors      uint64 // calls answered with an error; a miss is none
+	// Latency is that of all of them, Recent of those in the last seconds.
+	Latency, Recent LatencySnapshot
 }
 
-// LatencySnapshot summarizes all durations since the start of the process, in
-// seconds. With Count 0 the rest means nothing.
+// LatencySnapshot summarizes durations in seconds. With Count 0 the rest means
+// nothing.
 type LatencySnapshot struct {
 	Count               uint64
 	Sum                 float64 // of all durations; mean times Count will do
 	P50, P99, P999, Max float64
+	// Buckets counts durations up to each of LatencyBounds; not needed of Recent.
+	Buckets [len(latencyBounds)]uint64
+}
+
+// latencyBounds are the buckets of histograms, in ns.
+var latencyBounds = [...]time.Duration{
+	2500, 5e3, 10e3, 25e3, 50e3, 100e3, 250e3, 500e3, 1e6, 2500e3, 5e6, 10e6, 25e6, 50e6, 100e6, 250e6, 1e9, 10e9,
+}
+
+// LatencyBounds lists the bounds of LatencySnapshot.Buckets.
+func LatencyBounds() []time.Duration { return latencyBounds[:] }
+
+// SharedStats count what clients with shared memory do.
+type SharedStats struct {
+	Clients, Conns          int64  // processes and their connections, now
+	Gets, Hits              uint64 // keys asked for, and those found
+	LentBytes               uint64 // of the hits, read in place
+	Claims, Left            int64  // held now; those of them whose connection has ended
+	StagingBytes            int64  // memory that they may write values to
+	Commits, CommittedBytes uint64 // values stored from it
+	Dropped                 uint64 // processes that ended with claims
 }
 
 // Setting is one effective setting.
@@ -115,26 +154,31 @@ func (s Setting) MarshalJSON() ([]byte, error) {
 	}{s.Name, s.Shown(), s.Source})
 }
 
-// byCommand folds what a source gives into the closed set: one element for each
-// name, in order.
+// byCommand folds what a source gives into the closed sets: one element for each
+// pair, protocol by protocol, in order.
 func byCommand(given []CommandStats) []CommandStats {
-	names := Commands()
-	out := make([]CommandStats, len(names))
-	for i, name := range names {
-		out[i].Name = name
+	var out []CommandStats
+	for _, proto := range Protocols() {
+		for _, name := range Commands() {
+			out = append(out, CommandStats{Proto: proto, Name: name})
+		}
 	}
 	for _, g := range given {
-		c := &out[len(out)-1]
-		for i, name := range names {
-			if g.Name == name {
-				c = &out[i]
-			}
-		}
+		c := &out[orLast(Protocols(), g.Proto)*len(Commands())+orLast(Commands(), g.Name)]
 		c.Calls += g.Calls
 		c.Errors += g.Errors
 		c.Latency = c.Latency.join(g.Latency)
+		c.Recent = c.Recent.join(g.Recent)
 	}
 	return out
+}
+
+// orLast is the index of a name, or of the last one.
+func orLast(names []string, name string) int {
+	if i := slices.Index(names, name); i >= 0 {
+		return i
+	}
+	return len(names) - 1
 }
 
 // join is exact for counts, sums and the maximum. Quantiles cannot be added: the
@@ -146,10 +190,13 @@ func (l LatencySnapshot) join(o LatencySnapshot) LatencySnapshot {
 	if o.Count == 0 {
 		return l
 	}
-	return LatencySnapshot{
-		Count: l.Count + o.Count, Sum: l.Sum + o.Sum,
-		P50: max(l.P50, o.P50), P99: max(l.P99, o.P99), P999: max(l.P999, o.P999), Max: max(l.Max, o.Max),
+	l.Count += o.Count
+	l.Sum += o.Sum
+	l.P50, l.P99, l.P999, l.Max = max(l.P50, o.P50), max(l.P99, o.P99), max(l.P999, o.P999), max(l.Max, o.Max)
+	for i, n := range o.Buckets {
+		l.Buckets[i] += n
 	}
+	return l
 }
 
 // finite replaces what JSON cannot hold.

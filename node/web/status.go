@@ -25,6 +25,7 @@ type Status struct {
 	Cache       CacheStatus       `json:"cache"`
 	Operations  OperationStatus   `json:"operations"`
 	Connections ConnectionStatus  `json:"connections"`
+	Shared      SharedStatus      `json:"shared_memory"`
 	Namespaces  []NamespaceStatus `json:"namespaces"`
 }
 
@@ -67,20 +68,23 @@ type CacheStatus struct {
 type OperationStatus struct {
 	Total    uint64          `json:"total"` // the sum over Commands
 	Errors   uint64          `json:"errors_total"`
-	Commands []CommandStatus `json:"commands"` // one for each name of Commands, in order
-	Latency  LatencyStatus   `json:"latency"`  // of all commands
+	Commands []CommandStatus `json:"commands"` // one for each of Protocols and Commands, in order
+	// Of all commands: over the life of the process, and in the last 10 seconds.
+	Latency LatencyStatus `json:"latency"`
+	Recent  LatencyStatus `json:"recent_latency"`
 }
 
-// CommandStatus is one kind of command.
+// CommandStatus is one kind of command of one protocol.
 type CommandStatus struct {
+	Proto   string        `json:"proto"`
 	Name    string        `json:"name"`
 	Calls   uint64        `json:"calls_total"`
 	Errors  uint64        `json:"errors_total"`
 	Latency LatencyStatus `json:"latency"`
+	Recent  LatencyStatus `json:"recent_latency"`
 }
 
-// LatencyStatus is in seconds, over the life of the process. With Count 0 the
-// rest means nothing.
+// LatencyStatus is in seconds. With Count 0 the rest means nothing.
 type LatencyStatus struct {
 	Count uint64  `json:"count"`
 	P50   float64 `json:"p50_seconds"`
@@ -99,6 +103,21 @@ type ConnectionStatus struct {
 	BytesIn  uint64 `json:"received_bytes_total"`
 	BytesOut uint64 `json:"sent_bytes_total"`
 	Claims   int64  `json:"claims"` // views that connections hold
+}
+
+// SharedStatus are the clients with shared memory: see SharedStats.
+type SharedStatus struct {
+	Clients        int64  `json:"clients"`
+	Conns          int64  `json:"connections"`
+	Gets           uint64 `json:"gets_total"`
+	Hits           uint64 `json:"hits_total"`
+	LentBytes      uint64 `json:"lent_bytes_total"`
+	Claims         int64  `json:"claims"`
+	Left           int64  `json:"claims_left"`
+	StagingBytes   int64  `json:"staging_bytes"`
+	Commits        uint64 `json:"commits_total"`
+	CommittedBytes uint64 `json:"committed_bytes_total"`
+	Dropped        uint64 `json:"dropped_clients_total"`
 }
 
 // NamespaceStatus is one namespace.
@@ -183,13 +202,14 @@ func (st *Status) fromServer(s ServerStats) {
 	for _, c := range byCommand(s.Commands) {
 		st.Operations.Total += c.Calls
 		st.Operations.Errors += c.Errors
-		st.Operations.Commands = append(st.Operations.Commands, CommandStatus{c.Name, c.Calls, c.Errors, c.Latency.status()})
+		st.Operations.Commands = append(st.Operations.Commands, CommandStatus{c.Proto, c.Name, c.Calls, c.Errors, c.Latency.status(), c.Recent.status()})
 	}
-	st.Operations.Latency = s.Latency.status()
+	st.Operations.Latency, st.Operations.Recent = s.Latency.status(), s.Recent.status()
 	st.Connections = ConnectionStatus{
 		Open: s.Conns, Max: s.MaxConns, Accepted: s.Accepted, Refused: s.Refused, Slow: s.SlowConns,
 		BytesIn: s.BytesIn, BytesOut: s.BytesOut, Claims: s.Claims,
 	}
+	st.Shared = SharedStatus(s.Shared)
 }
 
 func (l LatencySnapshot) status() LatencyStatus {

@@ -33,14 +33,20 @@ func TestStatus(t *testing.T) {
 	if want := (ConnectionStatus{Open: 42, Max: 10_000, Accepted: 1234, Refused: 2, Slow: 1, BytesIn: 5 << 30, BytesOut: 70 << 30, Claims: 3}); st.Connections != want {
 		t.Errorf("connections\n%+v, want\n%+v", st.Connections, want)
 	}
+	if want := (SharedStatus{2, 4, 1500, 1400, 7 << 30, 9, 5, 48 << 20, 77, 77 << 20, 1}); st.Shared != want {
+		t.Errorf("shared memory\n%+v, want\n%+v", st.Shared, want)
+	}
 	if st.Operations.Total != 11_200_317 || st.Operations.Errors != 5 {
 		t.Errorf("%d operations, %d errors", st.Operations.Total, st.Operations.Errors)
 	}
-	if want := (CommandStatus{CommandGet, 10_000_000, 0, LatencyStatus{10_000_000, 81e-6, 412e-6, 1.31e-3, 22e-3}}); st.Operations.Commands[0] != want {
+	if want := (CommandStatus{ProtocolRESP, CommandGet, 10_000_000, 0, LatencyStatus{10_000_000, 81e-6, 412e-6, 1.31e-3, 22e-3}, LatencyStatus{1000, 41e-6, 212e-6, 712e-6, 1e-3}}); st.Operations.Commands[0] != want {
 		t.Errorf("first command\n%+v, want\n%+v", st.Operations.Commands[0], want)
 	}
 	if want := (LatencyStatus{11_200_317, 84e-6, 455e-6, 1.5e-3, 31e-3}); st.Operations.Latency != want {
 		t.Errorf("latency\n%+v, want\n%+v", st.Operations.Latency, want)
+	}
+	if want := (LatencyStatus{2000, 44e-6, 255e-6, 1e-3, 2e-3}); st.Operations.Recent != want {
+		t.Errorf("recent latency\n%+v, want\n%+v", st.Operations.Recent, want)
 	}
 	if want := (NamespaceStatus{
 		Name: "default", Kind: "flat", Policy: "density", Pages: f.stats.Namespaces[0].Placement.Pages.String(), Shards: 8,
@@ -83,23 +89,33 @@ func TestStatusOfTrouble(t *testing.T) {
 }
 
 func TestByCommand(t *testing.T) {
-	one := LatencySnapshot{1, 2, 3, 4, 5, 6}
+	one := LatencySnapshot{Count: 1, Sum: 2, P50: 3, P99: 4, P999: 5, Max: 6, Buckets: [len(latencyBounds)]uint64{2: 1}}
 	for _, tt := range []struct {
 		name  string
 		given []CommandStats
-		want  []CommandStats
+		want  []CommandStats // those that are not zero
 	}{
-		{"nothing", nil, []CommandStats{{Name: "get"}, {Name: "set"}, {Name: "del"}, {Name: "exists"}, {Name: "other"}}},
-		{"another order", []CommandStats{{Name: "other", Calls: 1}, {Name: "get", Calls: 2, Errors: 3, Latency: one}},
-			[]CommandStats{{"get", 2, 3, one}, {Name: "set"}, {Name: "del"}, {Name: "exists"}, {Name: "other", Calls: 1}}},
-		{"unknown names", []CommandStats{{Name: "client-17", Calls: 1}, {Name: "", Calls: 2, Errors: 1}, {Name: "GET", Calls: 4}},
-			[]CommandStats{{Name: "get"}, {Name: "set"}, {Name: "del"}, {Name: "exists"}, {Name: "other", Calls: 7, Errors: 1}}},
-		{"a name twice", []CommandStats{{"set", 1, 0, one}, {"set", 2, 1, LatencySnapshot{10, 1, 1, 7, 1, 7}}},
-			[]CommandStats{{Name: "get"}, {"set", 3, 1, LatencySnapshot{11, 3, 3, 7, 5, 7}}, {Name: "del"}, {Name: "exists"}, {Name: "other"}}},
+		{"nothing", nil, nil},
+		{"another order", []CommandStats{{Proto: "binary", Name: "get", Calls: 1}, {Proto: "resp", Name: "other", Calls: 1}, {Proto: "resp", Name: "get", Calls: 2, Errors: 3, Latency: one, Recent: one}},
+			[]CommandStats{{"resp", "get", 2, 3, one, one}, {Proto: "resp", Name: "other", Calls: 1}, {Proto: "binary", Name: "get", Calls: 1}}},
+		{"unknown names", []CommandStats{{Name: "client-17", Calls: 1}, {Name: "", Calls: 2, Errors: 1}, {Proto: "resp", Name: "GET", Calls: 4}, {Proto: "RESP", Name: "get", Calls: 8}},
+			[]CommandStats{{Proto: "resp", Name: "other", Calls: 4}, {Proto: "binary", Name: "get", Calls: 8}, {Proto: "binary", Name: "other", Calls: 3, Errors: 1}}},
+		{"a pair twice", []CommandStats{{"resp", "set", 1, 0, one, one}, {"resp", "set", 2, 1, LatencySnapshot{Count: 10, Sum: 1, P50: 1, P99: 7, P999: 1, Max: 7, Buckets: [len(latencyBounds)]uint64{2: 3, 3: 4}}, LatencySnapshot{}}},
+			[]CommandStats{{"resp", "set", 3, 1, LatencySnapshot{Count: 11, Sum: 3, P50: 3, P99: 7, P999: 5, Max: 7, Buckets: [len(latencyBounds)]uint64{2: 4, 3: 4}}, one}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := byCommand(tt.given); !reflect.DeepEqual(got, tt.want) {
-				t.Errorf("got\n%+v, want\n%+v", got, tt.want)
+			all := byCommand(tt.given)
+			var got []CommandStats
+			for i, c := range all {
+				if c.Proto != Protocols()[i/len(Commands())] || c.Name != Commands()[i%len(Commands())] {
+					t.Errorf("number %d is %s %s", i, c.Proto, c.Name)
+				}
+				if c.Calls > 0 {
+					got = append(got, c)
+				}
+			}
+			if len(all) != len(Protocols())*len(Commands()) || !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("%d elements, got\n%+v, want\n%+v", len(all), got, tt.want)
 			}
 		})
 	}

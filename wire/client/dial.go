@@ -169,7 +169,7 @@ const maxInFlight = 1 << 16
 func handshake(nc io.ReadWriter, opt *Options) (limits, error) {
 	hello := wire.Hello{
 		MinVersion: wire.Version, MaxVersion: wire.Version, Incarnation: incarnation(),
-		Fingerprint: opt.Fingerprint, Namespace: opt.Namespace, Client: opt.Name,
+		Fingerprint: opt.Fingerprint, Namespace: opt.Namespace, Client: opt.Name, Layout: opt.Layout,
 	}
 	rand.Read(hello.Nonce[:])
 	if _, err := nc.Write(hello.Append(nil, 0)); err != nil {
@@ -179,7 +179,7 @@ func handshake(nc io.ReadWriter, opt *Options) (limits, error) {
 	if err := expect(nc, &ch); err != nil {
 		return limits{}, err
 	}
-	if err := judge(&hello, &ch, len(opt.Secret) > 0); err != nil {
+	if err := judge(&ch, len(opt.Secret) > 0); err != nil {
 		return limits{}, err
 	}
 	var auth wire.Auth
@@ -198,6 +198,10 @@ func handshake(nc io.ReadWriter, opt *Options) (limits, error) {
 	if !wire.SameMAC(welcome.MAC, proof) {
 		return limits{}, &Error{Err: ErrAuth, Cause: errors.New("the node has not proved that it has the secret")}
 	}
+	// Only now: a node that compares refuses by itself, and says what differs.
+	if none := [32]byte{}; hello.Fingerprint != none && ch.Fingerprint != none && hello.Fingerprint != ch.Fingerprint {
+		return limits{}, &Error{Err: ErrFingerprint, Cause: fmt.Errorf("yours is %x, the node's %x", hello.Fingerprint, ch.Fingerprint)}
+	}
 	return limits{
 		value:    ch.MaxValue,
 		key:      int(min(ch.MaxKey, wire.MaxKey)),
@@ -207,8 +211,7 @@ func handshake(nc io.ReadWriter, opt *Options) (limits, error) {
 }
 
 // judge decides whether to go on after CHALLENGE.
-func judge(hello *wire.Hello, ch *wire.Challenge, secret bool) error {
-	var none [32]byte
+func judge(ch *wire.Challenge, secret bool) error {
 	switch {
 	case ch.Version != wire.Version:
 		return &Error{Err: ErrVersion, Cause: fmt.Errorf("the node chose version %d, not %d", ch.Version, wire.Version)}
@@ -216,8 +219,6 @@ func judge(hello *wire.Hello, ch *wire.Challenge, secret bool) error {
 		return &Error{Err: ErrAuth, Cause: errors.New("the node asks for no secret: it may be another one")}
 	case !secret && ch.AuthRequired:
 		return &Error{Err: ErrAuth, Cause: errors.New("the node asks for a secret")}
-	case hello.Fingerprint != none && ch.Fingerprint != none && hello.Fingerprint != ch.Fingerprint:
-		return &Error{Err: ErrFingerprint, Cause: fmt.Errorf("the node's is %x", ch.Fingerprint)}
 	case ch.MaxKey == 0 || ch.MaxInFlight == 0 || ch.MaxChunk == 0:
 		return violation("CHALLENGE allows keys of %d, %d requests, chunks of %d", ch.MaxKey, ch.MaxInFlight, ch.MaxChunk)
 	}

@@ -106,7 +106,7 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, ": %d bytes", e.Size)
 	}
 	if e.Text != "" {
-		fmt.Fprintf(&b, ": %q", e.Text)
+		fmt.Fprintf(&b, ": %#q", e.Text) // as it is, when nothing in it needs an escape
 	}
 	if e.Cause != nil {
 		fmt.Fprintf(&b, ": %v", e.Cause)

@@ -41,6 +41,7 @@ func TestHandshakeRefused(t *testing.T) {
 		{"version, says the node", func(f *fake) { f.hello = refusal(wire.CodeBadVersion) }, nil, ErrVersion, wire.CodeBadVersion},
 		{"fingerprint", func(f *fake) { f.challenge.Fingerprint[3] = 1 }, func(o *Options) { o.Fingerprint[3] = 2 }, ErrFingerprint, 0},
 		{"fingerprint, says the node", func(f *fake) { f.hello = refusal(wire.CodeFingerprint) }, nil, ErrFingerprint, wire.CodeFingerprint},
+		{"layout", func(f *fake) { f.challenge.Fingerprint[3] = 1 }, func(o *Options) { o.Layout = "kind=flat" }, ErrFingerprint, 0},
 		{"namespace", func(f *fake) { f.hello = refusal(wire.CodeNamespace) }, nil, ErrNamespace, wire.CodeNamespace},
 		{"too many", func(f *fake) { f.hello = refusal(wire.CodeTooMany) }, nil, ErrBusy, wire.CodeTooMany},
 		{"unknown code", func(f *fake) { f.hello = refusal(77) }, nil, ErrRefused, 77},
@@ -85,11 +86,16 @@ func TestHandshake(t *testing.T) {
 		f.hello = func(h *wire.Hello, _ net.Conn) bool { got = *h; return true }
 		f.challenge.Fingerprint[0] = 5
 	})
-	f.dial(func(o *Options) { o.Namespace, o.Name, o.Fingerprint = "chat", "me", [32]byte{5} })
+	f.dial(func(o *Options) {
+		o.Namespace, o.Name, o.Fingerprint, o.Layout = "chat", "me", [32]byte{5}, "kind=flat"
+	})
 	first := got
 	f.dial(nil) // zero: any fingerprint will do
-	if first.Namespace != "chat" || first.Client != "me" || first.Fingerprint != [32]byte{5} || first.MinVersion != 1 {
+	if first.Namespace != "chat" || first.Client != "me" || first.Fingerprint != [32]byte{5} || first.Layout != "kind=flat" || first.MinVersion != 1 {
 		t.Errorf("HELLO %+v", first)
+	}
+	if got.Fingerprint != [32]byte{} || got.Layout != "" {
+		t.Errorf("HELLO without a layout: %+v", got)
 	}
 	if first.Nonce == got.Nonce || first.Nonce == [16]byte{} {
 		t.Errorf("nonces %x and %x", first.Nonce, got.Nonce)

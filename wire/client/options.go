@@ -22,7 +22,12 @@ type Options struct {
 	// prove that they have it, and a node that asks for none is refused. Empty:
 	// a node that asks for one is refused.
 	Secret []byte
-	// Fingerprint is the layout that the namespace must have; zero: any.
+	// Layout describes the layout that the namespace must have, as
+	// wire.Layout.Describe does; empty: any. A node with another one is refused,
+	// and the error names what differs, with both values.
+	Layout string
+	// Fingerprint is that of Layout, and need not be set beside it. Alone it does
+	// the same, but then the error cannot name the client's values.
 	Fingerprint [32]byte
 
 	// Conns is the most connections for requests, made when a call finds all
@@ -66,6 +71,9 @@ func (o *Options) withDefaults() {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.Secret = append([]byte(nil), o.Secret...)
+	if o.Layout != "" && o.Fingerprint == [32]byte{} {
+		o.Fingerprint = wire.Fingerprint(o.Layout)
+	}
 }
 
 // validate reports every problem at once.
@@ -80,8 +88,11 @@ func (o *Options) validate() error {
 	bad(o.Conns < 0 || o.Conns > maxConns, "Conns is %d, not 1 to %d", o.Conns, maxConns)
 	bad(o.DialTimeout < 0, "DialTimeout is %v", o.DialTimeout)
 	bad(o.MaxBackoff < 0, "MaxBackoff is %v", o.MaxBackoff)
-	for _, f := range []struct{ name, value string }{{"Namespace", o.Namespace}, {"Name", o.Name}} {
-		bad(len(f.value) > wire.MaxName, "%s has %d bytes, at most %d", f.name, len(f.value), wire.MaxName)
+	for _, f := range []struct {
+		name, value string
+		most        int
+	}{{"Namespace", o.Namespace, wire.MaxName}, {"Name", o.Name, wire.MaxName}, {"Layout", o.Layout, wire.MaxLayout}} {
+		bad(len(f.value) > f.most, "%s has %d bytes, at most %d", f.name, len(f.value), f.most)
 		bad(!utf8.ValidString(f.value), "%s is not UTF-8", f.name)
 	}
 	if len(o.Secret) > 0 {

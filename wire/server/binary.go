@@ -33,7 +33,8 @@ type binaryConn struct {
 	stage     stage
 	hello     wire.Hello
 	challenge wire.Challenge
-	namespace string // the client's, by its full name
+	namespace string       // the client's, by its full name
+	unwanted  func() error // says why the client is refused, once it has proved itself
 
 	// The frame whose value bytes are arriving: left of them are to come.
 	left int
@@ -245,6 +246,10 @@ func (c *binaryConn) handshake(s *session, h wire.Header, payload []byte) error 
 		}
 		w.MAC = wire.ServerMAC(secret, &c.hello, &c.challenge)
 	}
+	if c.unwanted != nil {
+		return c.unwanted()
+	}
+	c.hello.Layout = "" // kilobytes, of no use any more
 	c.stage = open
 	s.ready.Store(true)
 	s.out.text = w.Append(s.out.text, 0)
@@ -256,23 +261,17 @@ func (c *binaryConn) greet(s *session) error {
 	if c.hello.MinVersion > wire.Version || c.hello.MaxVersion < wire.Version {
 		return refuse(wire.CodeBadVersion, "the client speaks versions %d to %d, this node %d", c.hello.MinVersion, c.hello.MaxVersion, wire.Version)
 	}
-	ns, ok := c.srv.namespaceOf(c.hello.Namespace)
-	if !ok {
-		return refuse(wire.CodeNamespace, "no namespace %q here", c.hello.Namespace)
-	}
-	c.namespace = ns
-	if err := s.setNamespace(ns); err != nil {
-		return refuse(wire.CodeTooMany, "no handle for the connection: %v", err)
-	}
 	c.challenge = wire.Challenge{
 		Version: wire.Version, AuthRequired: len(c.srv.opt.Secret) > 0, Incarnation: c.srv.incarnation,
-		MaxValue: c.srv.maxValue[ns], MaxKey: kvcr.MaxKeyBytes, MaxInFlight: maxInFlight, MaxChunk: wire.MaxChunk,
+		MaxKey: kvcr.MaxKeyBytes, MaxInFlight: maxInFlight, MaxChunk: wire.MaxChunk,
 	}
-	var none [32]byte
-	if layout := c.srv.opt.Layouts[ns]; layout != "" {
-		c.challenge.Fingerprint = Fingerprint(layout)
-		if c.hello.Fingerprint != none && c.hello.Fingerprint != c.challenge.Fingerprint {
-			return refuse(wire.CodeFingerprint, "the layouts differ; the one here is %s", layout)
+	if err := c.choose(s); err != nil {
+		return err
+	}
+	if c.challenge.AuthRequired { // nothing that tells one namespace from another, or from none
+		c.challenge.Fingerprint, c.challenge.MaxValue = [32]byte{}, 0
+		for _, n := range c.srv.maxValue {
+			c.challenge.MaxValue = max(c.challenge.MaxValue, n)
 		}
 	}
 	if _, err := rand.Read(c.challenge.Nonce[:]); err != nil {
@@ -280,6 +279,30 @@ func (c *binaryConn) greet(s *session) error {
 	}
 	c.stage = wantAuth
 	s.out.text = c.challenge.Append(s.out.text, 0)
+	return nil
+}
+
+// choose finds the client's namespace. A client that is to be refused for that
+// hears it after its proof, and with it what the layout here is.
+func (c *binaryConn) choose(s *session) error {
+	ns, ok := c.srv.namespaceOf(c.hello.Namespace)
+	if !ok {
+		c.unwanted = func() error { return refuse(wire.CodeNamespace, "no namespace %q here", c.hello.Namespace) }
+		return nil
+	}
+	c.namespace = ns
+	if err := s.setNamespace(ns); err != nil {
+		return refuse(wire.CodeTooMany, "no handle for the connection: %v", err)
+	}
+	c.challenge.MaxValue = c.srv.maxValue[ns]
+	if layout := c.srv.opt.Layouts[ns]; layout != "" {
+		c.challenge.Fingerprint = wire.Fingerprint(layout)
+		if c.hello.Fingerprint != [32]byte{} && c.hello.Fingerprint != c.challenge.Fingerprint {
+			c.unwanted = func() error {
+				return refuse(wire.CodeFingerprint, "the layouts differ: %s", wire.LayoutDifference(c.hello.Layout, layout))
+			}
+		}
+	}
 	return nil
 }
 
@@ -380,21 +403,32 @@ func store(res *kvcr.Reservation, verb wire.Verb) (stored bool, err error) {
 
 // stored answers with how a write ended.
 func (c *binaryConn) stored(s *session, id uint64, verb wire.Verb, stored bool, err error) {
-	if err == nil && !stored && verb == wire.VerbSetIfAbsent {
-		c.reply(s, id, wire.StatusExists)
-		return
+	if err != nil {
+		s.failed()
 	}
-	c.status(s, id, err)
+	m := storedReply(verb, stored, err)
+	s.out.text = m.Append(s.out.text, id)
+}
+
+func storedReply(verb wire.Verb, stored bool, err error) wire.StatusReply {
+	if err == nil && !stored && verb == wire.VerbSetIfAbsent {
+		return wire.StatusReply{Status: wire.StatusExists}
+	}
+	return statusReply(err)
 }
 
 // status answers with how a request ended.
 func (c *binaryConn) status(s *session, id uint64, err error) {
-	st, detail := statusOf(err)
 	if err != nil {
 		s.failed()
 	}
-	m := wire.StatusReply{Status: st, Detail: detail}
+	m := statusReply(err)
 	s.out.text = m.Append(s.out.text, id)
+}
+
+func statusReply(err error) wire.StatusReply {
+	st, detail := statusOf(err)
+	return wire.StatusReply{Status: st, Detail: detail}
 }
 
 // statusOf translates an error of the engine.

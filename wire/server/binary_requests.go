@@ -34,21 +34,25 @@ func (c *binaryConn) request(s *session, h wire.Header, payload []byte) error {
 		if err := m.query.Parse(payload); err != nil {
 			return err
 		}
+		s.count(commandOther)
 		c.query(s, h.ID)
 	case wire.TypeFetch:
 		if err := m.fetch.Parse(payload); err != nil {
 			return err
 		}
+		s.count(commandFetch)
 		c.fetch(s, h.ID)
 	case wire.TypeDeliver:
 		if err := m.deliver.Parse(payload); err != nil {
 			return err
 		}
+		s.count(commandDeliver)
 		return c.deliver(s, h.ID)
 	case wire.TypeRelease:
 		if err := m.release.Parse(payload); err != nil {
 			return err
 		}
+		s.count(commandRelease)
 		c.release(s, h.ID)
 	case wire.TypePing:
 		if err := m.ping.Parse(payload); err != nil {
@@ -57,18 +61,22 @@ func (c *binaryConn) request(s *session, h wire.Header, payload []byte) error {
 		s.count(commandOther)
 		s.out.text = (&wire.Pong{Bytes: m.ping.Bytes}).Append(s.out.text, h.ID)
 	case wire.TypeStats:
+		s.count(commandOther)
 		return c.stats(s, h.ID)
 	case wire.TypeSubscribe:
 		return c.subscribe(s, h.ID, payload)
 	case wire.TypeCancel:
 		return c.cancel(s, payload)
 	case wire.TypeShmAttach:
+		s.count(commandOther)
 		return c.attach(s, h.ID, payload)
 	case wire.TypeReserve:
+		s.count(commandOther)
 		return c.reserve(s, h.ID, payload)
 	case wire.TypeCommit:
 		return c.commitPlace(s, h.ID, payload)
 	case wire.TypeAbort:
+		s.count(commandOther)
 		return c.abortPlace(s, h.ID, payload)
 	case wire.TypeHello, wire.TypeAuth:
 		return refuse(wire.CodeHandshake, "%s on an open connection", h.Type)
@@ -169,6 +177,7 @@ func (c *binaryConn) fetch(s *session, id uint64) {
 	if c.shm != nil {
 		limit = c.shm.claims
 	}
+	before, lent := len(c.claims), uint64(0)
 	for _, k := range c.msgs.fetch.Keys {
 		g := wire.Claim{Status: wire.StatusMiss, Pool: wire.NoPool}
 		if len(c.claims) >= limit {
@@ -179,9 +188,17 @@ func (c *binaryConn) fetch(s *session, id uint64) {
 			g.Status, g.Claim, g.Size = wire.StatusOK, c.nextClaim, uint64(v.Len())
 			if off, ok := v.Offset(); ok && c.shm != nil {
 				g.Pool, g.Offset = payloadPool, uint64(off)
+				lent += g.Size
 			}
 		}
 		out.Claims = append(out.Claims, g)
+	}
+	if sh := &c.srv.sharing; c.shm != nil {
+		hits := len(c.claims) - before
+		sh.gets.Add(uint64(len(c.msgs.fetch.Keys)))
+		sh.hits.Add(uint64(hits))
+		sh.lent.Add(lent)
+		sh.held.Add(int64(hits))
 	}
 	s.out.text = out.Append(s.out.text, id)
 }
@@ -200,6 +217,7 @@ func (c *binaryConn) deliver(s *session, id uint64) error {
 func (c *binaryConn) release(s *session, id uint64) {
 	out := &c.msgs.statuses
 	out.Statuses = out.Statuses[:0]
+	before := len(c.claims)
 	for _, n := range c.msgs.release.Claims {
 		st := wire.StatusReleased
 		if v, ok := c.claims[n]; ok {
@@ -208,6 +226,9 @@ func (c *binaryConn) release(s *session, id uint64) {
 			st = wire.StatusOK
 		}
 		out.Statuses = append(out.Statuses, st)
+	}
+	if c.shm != nil {
+		c.srv.sharing.held.Add(int64(len(c.claims) - before))
 	}
 	s.out.text = out.Append(s.out.text, id)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/wire"
+	"github.com/kvcr-go/kvcr/wire/client"
 )
 
 // binaryClient speaks the protocol frame by frame.
@@ -395,8 +396,6 @@ func TestBinaryHandshake(t *testing.T) {
 		text string
 	}{
 		{"version", hello(func(h *wire.Hello) { h.MinVersion, h.MaxVersion = 2, 3 }), wire.CodeBadVersion, "versions 2 to 3"},
-		{"namespace", hello(func(h *wire.Hello) { h.Namespace = "other" }), wire.CodeNamespace, `"other"`},
-		{"fingerprint", hello(func(h *wire.Hello) { h.Fingerprint[0] = 1 }), wire.CodeFingerprint, "kind=flat"},
 		{"a request first", (&wire.Get{Key: []byte("k")}).Append(nil, 1), wire.CodeHandshake, "GET"},
 		{"a huge request first", wire.AppendHeader(nil, wire.Header{Type: wire.TypeExists, ID: 1, Length: wire.MaxPayload}), wire.CodeHandshake, "EXISTS"},
 		{"auth first", (&wire.Auth{}).Append(nil, 0), wire.CodeHandshake, "AUTH"},
@@ -418,9 +417,78 @@ func TestBinaryHandshake(t *testing.T) {
 		}
 	}
 	c := dialBinary(t, s)
-	c.greet(secret, func(h *wire.Hello) { h.Fingerprint = Fingerprint("kind=flat") })
+	c.greet(secret, func(h *wire.Hello) { h.Fingerprint = wire.Fingerprint("kind=flat") })
 	if st := c.set(1, wire.VerbSet, "k", []byte("v")); st != wire.StatusOK {
 		t.Error(st)
+	}
+}
+
+// Case B4: a client with another layout, or that names another namespace, is
+// refused with both values, once it has proved itself and not before; the node
+// and its other clients go on.
+func TestLayoutRefused(t *testing.T) {
+	layout := func(kind string, slot uint64) string {
+		return wire.Layout{Kind: kind, Pools: []wire.LayoutPool{{Name: "kv", SlotBytes: slot}}}.Describe()
+	}
+	secret := []byte("sixteen bytes or more")
+	for _, secret := range [][]byte{nil, secret} {
+		s := startBinary(t, func(o *Options) {
+			o.Secret, o.Layouts = secret, map[string]string{"default": layout("flat", 131072)}
+		})
+		other := dialBinary(t, s)
+		other.greet(secret, func(h *wire.Hello) { h.Layout = layout("flat", 131072); h.Fingerprint = wire.Fingerprint(h.Layout) })
+		var known wire.Challenge // of a client with nothing to be refused for
+		for _, tt := range []struct {
+			name string
+			edit func(*wire.Hello)
+			code wire.Code
+			text string
+		}{
+			{"nothing", func(*wire.Hello) {}, 0, ""},
+			{"namespace", func(h *wire.Hello) { h.Namespace = "other" }, wire.CodeNamespace, `no namespace "other" here`},
+			{"slot bytes", func(h *wire.Hello) { h.Layout = layout("flat", 65536) }, wire.CodeFingerprint, `the layouts differ: pool "kv" slot bytes: yours 65536, node's 131072`},
+			{"kind", func(h *wire.Hello) { h.Layout = layout("chained", 131072) }, wire.CodeFingerprint, `the layouts differ: kind: yours chained, node's flat`},
+			{"no description", func(h *wire.Hello) { h.Fingerprint[0] = 1 }, wire.CodeFingerprint, `the layouts differ: no description was sent; the node's is kind=flat; pool "kv" slot bytes=131072`},
+		} {
+			h := wire.Hello{MinVersion: 1, MaxVersion: 1, Nonce: [16]byte{1}}
+			tt.edit(&h)
+			if h.Layout != "" {
+				h.Fingerprint = wire.Fingerprint(h.Layout)
+			}
+			c := dialBinary(t, s)
+			var ch wire.Challenge
+			c.ask(0, &h, &ch)
+			if tt.code == 0 {
+				known = ch
+				continue
+			}
+			if secret != nil && (ch.Fingerprint != known.Fingerprint || ch.MaxValue != known.MaxValue) {
+				t.Errorf("%s: CHALLENGE tells a client without a proof: %x and %d, not %x and %d", tt.name, ch.Fingerprint, ch.MaxValue, known.Fingerprint, known.MaxValue)
+			}
+			var auth wire.Auth
+			if secret != nil {
+				auth.MAC = wire.ClientMAC(secret, &h, &ch)
+			}
+			var e wire.ErrorReply
+			if c.ask(0, &auth, &e); e.Code != tt.code || e.Text != tt.text {
+				t.Errorf("%s: %v, %q, want %v, %q", tt.name, e.Code, e.Text, tt.code, tt.text)
+			}
+			if _, _, err := c.next(); err == nil {
+				t.Errorf("%s: the connection stays", tt.name)
+			}
+			if secret == nil {
+				continue
+			}
+			c = dialBinary(t, s)
+			c.ask(0, &h, &ch)
+			auth.MAC[0]++
+			if c.ask(0, &auth, &e); e.Code != wire.CodeAuth {
+				t.Errorf("%s: a wrong proof is answered with %v, %q", tt.name, e.Code, e.Text)
+			}
+		}
+		if st := other.set(1, wire.VerbSet, "k", []byte("v")); st != wire.StatusOK {
+			t.Errorf("another client: %v", st)
+		}
 	}
 }
 
@@ -694,5 +762,27 @@ func TestBinaryResetBeforeStreams(t *testing.T) {
 	}
 	if !comesTrue(5*time.Second, func() bool { return s.opt.Engine.Claims() == 0 }) {
 		t.Errorf("%d claims left", s.opt.Engine.Claims())
+	}
+}
+
+// What the client makes of a refusal for its layout can be read as it is.
+func TestLayoutRefusedToClient(t *testing.T) {
+	node := wire.Layout{Kind: "flat", Pools: []wire.LayoutPool{{Name: "kv", SlotBytes: 131072}}}
+	s := startBinary(t, func(o *Options) { o.Layouts = map[string]string{"default": node.Describe()} })
+	_, binary := s.Addrs()
+	opt := client.Options{Addr: binary[0].String(), Layout: node.Describe()}
+	cl, err := client.Dial(soon(t), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	node.Pools[0].SlotBytes = 65536
+	opt.Layout = node.Describe()
+	_, err = client.Dial(soon(t), opt)
+	if want := `pool "kv" slot bytes: yours 65536, node's 131072`; !errors.Is(err, client.ErrFingerprint) || !strings.Contains(fmt.Sprint(err), want) {
+		t.Errorf("%v, want ErrFingerprint with %s", err, want)
+	}
+	if _, err := cl.Ping(soon(t)); err != nil {
+		t.Errorf("the client with the right layout: %v", err)
 	}
 }

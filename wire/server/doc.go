@@ -19,6 +19,8 @@
 //     Options.OutboundCap bytes. Beyond, the session leaves its loop for good
 //     and lives on as a goroutine that reads only after it has written: a client
 //     that does not read is not read from.
+//   - The same goroutine copies the large values of COMMITs, which would keep the
+//     loop's other connections waiting.
 //   - A client that takes nothing for Options.WriteTimeout is cut off.
 //
 // A session that is closed by its client's end of input still delivers what it

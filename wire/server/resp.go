@@ -35,10 +35,10 @@ type respConn struct {
 	set   streamedSet
 }
 
-// ahead is a GET, or a SET when it has a value.
+// ahead is a GET, a SET, or one key of an MGET.
 type ahead struct {
 	key, value []byte
-	set        bool
+	kind       int
 }
 
 // streamedSet is a SET whose value is on its way.
@@ -160,9 +160,9 @@ func (c *respConn) readOn() bool {
 	}
 	switch {
 	case a[0][0]|0x20 == 'g' && len(a) == 2:
-		c.ahead = append(c.ahead, ahead{key: a[1]})
+		c.ahead = append(c.ahead, ahead{key: a[1], kind: commandGet})
 	case a[0][0]|0x20 == 's' && len(a) == 3:
-		c.ahead = append(c.ahead, ahead{a[1], a[2], true})
+		c.ahead = append(c.ahead, ahead{a[1], a[2], commandSet})
 	default:
 		return false
 	}
@@ -181,11 +181,15 @@ func (c *respConn) runAhead(s *session) error {
 			c.prefetch(s, c.ahead[i:min(i+readAhead, len(c.ahead))])
 		}
 		var err error
-		if a.set {
+		switch a.kind {
+		case commandSet:
 			s.count(commandSet)
 			err = c.put(s, a.key, a.value, setOptions{})
-		} else {
+		case commandGet:
 			s.count(commandGet)
+			err = c.get(s, a.key)
+		default: // counted already, whole
+			s.command = a.kind
 			err = c.get(s, a.key)
 		}
 		if err == nil {

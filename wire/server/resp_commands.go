@@ -13,16 +13,6 @@ import (
 	"github.com/kvcr-go/kvcr/wire/resp"
 )
 
-// The kinds of commands that are counted.
-const (
-	commandGet = iota
-	commandSet
-	commandDelete
-	commandExists
-	commandOther
-	commandKinds
-)
-
 // command is one entry of the table: how many arguments it takes, its name
 // included (max < 0: any number), and what it does.
 type command struct {
@@ -36,7 +26,7 @@ var respCommands map[string]command
 func init() { // refers to functions that refer to it
 	respCommands = map[string]command{
 		"GET":      {2, 2, commandGet, func(c *respConn, s *session, args [][]byte) error { return c.get(s, args[1]) }},
-		"MGET":     {2, -1, commandGet, (*respConn).mget},
+		"MGET":     {2, -1, commandMget, (*respConn).mget},
 		"GETRANGE": {4, 4, commandGet, (*respConn).getrange},
 		"SUBSTR":   {4, 4, commandGet, (*respConn).getrange},
 		"STRLEN":   {2, 2, commandGet, (*respConn).strlen},
@@ -44,7 +34,7 @@ func init() { // refers to functions that refer to it
 		"SETNX":    {3, 3, commandSet, (*respConn).setnx},
 		"SETEX":    {4, 4, commandSet, (*respConn).setex},
 		"PSETEX":   {4, 4, commandSet, (*respConn).setex},
-		"MSET":     {3, -1, commandSet, (*respConn).mset},
+		"MSET":     {3, -1, commandMset, (*respConn).mset},
 		"DEL":      {2, -1, commandDelete, (*respConn).del},
 		"UNLINK":   {2, -1, commandDelete, (*respConn).del},
 		"EXISTS":   {2, -1, commandExists, (*respConn).exists},
@@ -153,7 +143,7 @@ func (c *respConn) mget(s *session, args [][]byte) error {
 	s.out.text = resp.AppendArray(s.out.text, len(args)-1)
 	// Its values are answered like those of GETs, which may have to wait for room.
 	for _, k := range args[1:] {
-		c.ahead = append(c.ahead, ahead{key: k})
+		c.ahead = append(c.ahead, ahead{key: k, kind: commandMget})
 	}
 	return c.runAhead(s)
 }

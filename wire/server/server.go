@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,7 +37,7 @@ type Options struct {
 	// Password is asked of RESP clients (AUTH), Secret of binary ones.
 	Password string
 	Secret   []byte
-	// Layouts describes the layout of each namespace for its fingerprint; a
+	// Layouts describes the layout of each namespace (wire.Layout.Describe); a
 	// namespace without one is not compared.
 	Layouts map[string]string
 	// PairSuffixes make two keys of RESP clients one unit: STEM+[0] and STEM+[1]
@@ -120,7 +119,9 @@ type Server struct {
 	clock                               atomic.Int64
 	conns, accepted, refused, slowConns atomic.Int64
 	bytesIn, bytesOut                   atomic.Int64
-	commands, errors                    [commandKinds]atomic.Uint64 // of slow sessions
+	commands, errors                    [tallies]atomic.Uint64 // of slow sessions
+	slowWatch                           stopwatch
+	times                               timeline
 	ttl                                 expiries
 	pairs                               *pairs // nil: none
 	sharing                             sharing
@@ -140,9 +141,10 @@ type loop struct {
 	handles map[string]*kvcr.Handle // by namespace
 	out     outbox                  // of the turn that runs: empty between two
 	iov     vectors
-	latency latency
-	// commands and their errors by kind; the loop's to write, anyone's to read.
-	commands, errors [commandKinds]atomic.Uint64
+	// commands and their errors; the loop's to write, anyone's to read.
+	commands, errors [tallies]atomic.Uint64
+	settled          [tallies]uint64 // of commands, in watch
+	watch            stopwatch
 }
 
 // listener is one address.
@@ -270,9 +272,6 @@ func (s *Server) kindOf(namespace string) string {
 	}
 	return ""
 }
-
-// Fingerprint is what peers and clients compare of a layout.
-func Fingerprint(layout string) [32]byte { return sha256.Sum256([]byte(layout)) }
 
 // loopback reports whether addr, host:port, can be reached from this machine
 // only. An empty host is every address.
@@ -410,6 +409,7 @@ func (s *Server) watch() {
 	defer s.accepting.Done()
 	t := time.NewTicker(tick)
 	defer t.Stop()
+	var lot time.Duration // when the last one began
 	for {
 		select {
 		case <-s.stop:
@@ -417,6 +417,10 @@ func (s *Server) watch() {
 		case <-t.C:
 		}
 		now := time.Since(s.started).Nanoseconds()
+		if at := time.Duration(now); at-lot >= recentLot {
+			lot = at
+			s.collect(true)
+		}
 		s.clock.Store(now)
 		s.expire(time.Now())
 		s.mu.Lock()
@@ -573,11 +577,11 @@ func (s *Server) drain(ctx context.Context) error {
 	}
 }
 
-// busy reports that answers wait for the client.
+// busy reports that answers wait for the client, or that jobs are under way.
 func (s *session) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return (s.queued > 0 || len(s.streams) > 0) && !s.dead
+	return (s.queued > 0 || len(s.streams) > 0 || len(s.jobs) > 0 || s.working) && !s.dead
 }
 
 // handler is what gnet calls, on its loops.
@@ -611,12 +615,12 @@ func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
 	h.srv.bytesIn.Add(int64(len(b)))
 	in := s.input(b)
 	s.out = &s.loop.out
-	start := time.Now()
+	start := time.Since(h.srv.started) // one clock, where time.Now reads two
 	used, err := s.turn(in)
 	if err == nil && used == len(in) {
 		err = s.fill()
 	}
-	s.loop.latency.record(time.Since(start))
+	s.loop.settle(s, time.Since(h.srv.started)-start)
 	if err != nil && !errors.Is(err, errStop) {
 		if !errors.Is(err, errQuit) {
 			h.srv.log.Debug("connection ended", "conn", s.name(), "err", err)

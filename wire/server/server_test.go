@@ -411,7 +411,22 @@ func TestCounts(t *testing.T) {
 	ask(t, c, cmd("NONSENSE"), "-ERR unknown command 'NONSENSE'\r\n")
 	ask(t, c, cmd("EXISTS"), "-ERR wrong number of arguments for 'exists' command\r\n")
 	ask(t, c, cmd("DEL", "k"), ":1\r\n")
-	if got, want := fmt.Sprint(s.Stats().Commands), "[{get 3 1} {set 1 0} {del 1 0} {exists 1 1} {other 0 1}]"; got != want {
-		t.Errorf("%s, want %s", got, want)
+	ask(t, c, cmd("MSET", "a", "1", "b", "2")+cmd("MGET", "a", "b", "c")+cmd("MGET", "a", ""), "+OK\r\n*3\r\n"+bulk("1")+bulk("2")+"$-1\r\n-ERR key of 0 bytes: must be 1 to 1024\r\n")
+	var got []string
+	st := s.Stats()
+	for _, c := range st.Commands {
+		if c.Count+c.Errors > 0 {
+			got = append(got, fmt.Sprint(c.Proto, " ", c.Name, " ", c.Count, " ", c.Errors))
+		}
+		// Every command has its time, and they are all of the last seconds.
+		if c.Latency.Count != c.Count || c.Recent.Count != c.Count || (c.Count > 0) != (c.Recent.P50 > 0) || c.Latency.P999 > c.Latency.Max {
+			t.Errorf("%d times of %s %s: %+v, the last of them %+v", c.Count, c.Proto, c.Name, c.Latency, c.Recent)
+		}
+	}
+	if want := "resp get 3 1, resp mget 2 1, resp set 1 0, resp mset 1 0, resp del 1 0, resp exists 1 1, resp other 0 1"; strings.Join(got, ", ") != want {
+		t.Errorf("%s, want %s", strings.Join(got, ", "), want)
+	}
+	if st.Latency.Count != 9 || st.Recent.Count != 9 || len(st.Commands) != tallies {
+		t.Errorf("%d times in all, %d of the last seconds, %d tallies", st.Latency.Count, st.Recent.Count, len(st.Commands))
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvcr-go/kvcr"
-	"github.com/kvcr-go/kvcr/internal/own"
 )
 
 // errQuit ends a session after what it has said was delivered.
@@ -51,7 +50,13 @@ type session struct {
 	proto     protocol
 	out       *outbox      // of the turn that runs: the loop's, or a slow session's own
 	h         *kvcr.Handle // of the turn that runs
+	first     int          // of the protocol's tallies
 	command   int          // kind of the command that runs
+
+	// Of a session outside the loops: commands since the last settleSlow, and how
+	// long the turn has waited for the client.
+	ran    [commandKinds]uint64
+	waited time.Duration
 
 	loop *loop
 	gc   gnet.Conn
@@ -73,6 +78,8 @@ type session struct {
 	queue   []parcel  // what the kernel has not taken, in order
 	queued  int       // bytes in queue, or on their way from it
 	streams []*stream // values that follow when the queue is empty
+	jobs    []job     // long work, in order, for the goroutine to do between its writes
+	working bool      // it does one
 	writing bool      // the goroutine is there
 	ending  bool      // nothing more will be said: close when all is sent
 	dead    bool      // the connection failed: say nothing more
@@ -82,6 +89,9 @@ func newSession(srv *Server, l *listener) *session {
 	s := &session{srv: srv, kind: l, namespace: l.namespace, begun: srv.coarse()}
 	s.lastSeen.Store(s.begun)
 	s.room.L = &s.mu
+	if !l.resp {
+		s.first = binaryFirst
+	}
 	return s
 }
 
@@ -298,6 +308,38 @@ func (s *session) startWriter() error {
 	return nil
 }
 
+// job is work that would keep a loop's other connections waiting. It returns the
+// answer. It runs whatever becomes of the connection.
+type job func() (answer []byte)
+
+// later has the session's goroutine do a job. The loop only. It fails when the
+// connection is dead: the job is not done then.
+func (s *session) later(j job) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dead {
+		return net.ErrClosed
+	}
+	if err := s.startWriter(); err != nil {
+		return err
+	}
+	s.jobs = append(s.jobs, j)
+	return nil
+}
+
+// do does the job that next has returned, and queues its answer.
+func (s *session) do(j job) {
+	answer := j()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.working = false
+	if !s.dead {
+		s.srv.bytesOut.Add(int64(len(answer)))
+		s.queue = append(s.queue, parcel{b: answer})
+		s.queued += len(answer)
+	}
+}
+
 // duplicate makes a net.Conn of gnet's descriptor, so that Go's poller can wait
 // for it and it outlives gnet's.
 func duplicate(gc gnet.Conn) (net.Conn, error) {
@@ -321,12 +363,17 @@ func (s *session) kill() {
 	s.room.Broadcast()
 }
 
-// write sends the queue and the streams until there is nothing left, then ends,
-// or serves the session from here on if that has left its loop meanwhile.
+// write sends the queue and the streams and does the jobs until there is nothing
+// left, then ends, or serves the session from here on if that has left its loop
+// meanwhile.
 func (s *session) write() {
 	defer s.srv.work.Done()
 	for {
-		lot, conn, slow := s.next()
+		lot, todo, conn, slow := s.next()
+		if todo != nil {
+			s.do(todo)
+			continue
+		}
 		if lot == nil {
 			if slow && conn == nil {
 				conn = s.serve()
@@ -355,21 +402,25 @@ func (s *session) write() {
 	}
 }
 
-// next is what the writer sends next. When there is nothing its work is over: with
-// a connection to close, if the session is, and otherwise by serving the session,
-// if that has left its loop. Both are settled here, under mu, since the next moment
-// the loop may start another writer.
-func (s *session) next() (lot []parcel, over net.Conn, slow bool) {
+// next is what the writer sends next, or the job it does. When there is nothing its
+// work is over: with a connection to close, if the session is, and otherwise by
+// serving the session, if that has left its loop. Both are settled here, under mu,
+// since the next moment the loop may start another writer.
+func (s *session) next() (lot []parcel, todo job, over net.Conn, slow bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.queue) > 0 {
 		lot, s.queue = s.queue, nil
-		return lot, nil, false
+		return lot, nil, nil, false
 	}
 	if len(s.streams) > 0 {
 		lot, size := s.nextLot(nil)
 		s.queued += size
-		return lot, nil, false
+		return lot, nil, nil, false
+	}
+	if len(s.jobs) > 0 {
+		todo, s.jobs, s.working = s.jobs[0], s.jobs[1:], true
+		return nil, todo, nil, false
 	}
 	s.writing = false
 	slow = s.slow.Load()
@@ -379,7 +430,7 @@ func (s *session) next() (lot []parcel, over net.Conn, slow bool) {
 			s.gc.Close() // no harm when it is closed already
 		}
 	}
-	return nil, over, slow
+	return nil, nil, over, slow
 }
 
 // send writes parcels in order, ends their claims and returns how many bytes
@@ -423,25 +474,6 @@ func (s *session) timed() (net.Conn, error) {
 	return s.conn, s.conn.SetWriteDeadline(time.Now().Add(s.srv.opt.WriteTimeout))
 }
 
-// count counts a command, and makes it the one whose errors failed counts.
-func (s *session) count(kind int) {
-	s.command = kind
-	if s.slow.Load() {
-		s.srv.commands[kind].Add(1)
-	} else {
-		own.Add64(&s.loop.commands[kind], 1)
-	}
-}
-
-// failed counts an error that the command was answered with.
-func (s *session) failed() {
-	if s.slow.Load() {
-		s.srv.errors[s.command].Add(1)
-	} else {
-		own.Add64(&s.loop.errors[s.command], 1)
-	}
-}
-
 // name is for logs.
 func (s *session) name() string { return s.kind.network + " " + s.kind.addr }
 
@@ -479,7 +511,10 @@ func (s *session) serve() net.Conn {
 	in := s.in
 	s.in = nil
 	for {
+		s.waited = 0
+		start := time.Now()
 		used, err := s.turn(in)
+		s.settleSlow(time.Since(start) - s.waited)
 		in = in[used:]
 		if errors.Is(err, errStop) {
 			continue // everything was sent by then
@@ -534,7 +569,9 @@ func (s *session) flushSlow() error {
 		s.mu.Lock()
 		s.queued += size // so that all see it owes something
 		s.mu.Unlock()
+		start := time.Now()
 		_, err := s.send(lot)
+		s.waited += time.Since(start)
 		s.mu.Lock()
 		s.queued = max(0, s.queued-size)
 		s.room.Broadcast()
@@ -627,6 +664,11 @@ func (l *loop) writeParcels(fd int, lot []parcel) (sent int, err error) {
 
 // writeAll sends n parts of a stream without waiting.
 func (l *loop) writeAll(fd, n int, part func(i int) []byte) (sent int, err error) {
+	if n == 1 {
+		if b := part(0); 0 < len(b) && len(b) <= sendSome {
+			return sendOne(fd, b)
+		}
+	}
 	defer l.iov.reset()
 	for i := 0; i < n; {
 		l.iov.reset()
@@ -655,6 +697,18 @@ func (l *loop) writeAll(fd, n int, part func(i int) []byte) (sent int, err error
 		}
 	}
 	return sent, nil
+}
+
+// sendOne is writeAll for one short part, which most answers are.
+func sendOne(fd int, b []byte) (sent int, err error) {
+	n, err := send(fd, b)
+	for err == unix.EINTR {
+		n, err = send(fd, b)
+	}
+	if err == unix.EAGAIN {
+		return 0, nil
+	}
+	return n, os.NewSyscallError("sendto", err)
 }
 
 // maxIOV is the most parts of one writev that Linux takes.

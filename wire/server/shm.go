@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +27,9 @@ const (
 	maxPlaces = 1024
 	// payloadPool is the number of the one pool that a client gets.
 	payloadPool = 0
+	// commitOnLoop is the most bytes that COMMIT copies on an event loop: as much
+	// as a chunk of a value. Other connections wait meanwhile.
+	commitOnLoop = wire.MaxChunk
 )
 
 // shmDefaults fills the fields about staging memory.
@@ -130,6 +134,7 @@ func (c *binaryConn) share(s *session, id, want uint64) error {
 		return err
 	}
 	c.shm = a
+	sh.held.Add(int64(len(c.claims)))
 	s.attached.Store(true)
 	return nil
 }
@@ -175,8 +180,7 @@ func (sh *sharing) revoke(n int64) {
 func (a *attachment) close(sh *sharing, claims map[uint64]kvcr.View) {
 	sh.leave(a.process, claims)
 	if a.staging != nil {
-		a.staging.f.Close()
-		sh.revoke(a.staging.size)
+		a.staging.drop(sh)
 	}
 }
 
@@ -247,7 +251,7 @@ func (a *attachment) reserve(m *wire.Reserve, maxValue uint64) (r wire.Reservati
 		r.Status = wire.StatusBusy
 		return r
 	}
-	off, ok := a.staging.free.take(int64(m.Size))
+	off, ok := a.staging.take(int64(m.Size))
 	if !ok {
 		r.Status = wire.StatusCapacity
 		return r
@@ -260,7 +264,7 @@ func (a *attachment) reserve(m *wire.Reserve, maxValue uint64) (r wire.Reservati
 // end takes a reservation's place back.
 func (a *attachment) end(n uint64, p *place) {
 	delete(a.places, n)
-	a.staging.free.give(p.off, p.size)
+	a.staging.give(p.off, p.size)
 }
 
 // place finds a reservation, nil: there is none.
@@ -287,8 +291,8 @@ func (c *binaryConn) abortPlace(s *session, id uint64, payload []byte) error {
 	return nil
 }
 
-// commitPlace runs COMMIT: the value is copied out of the client's reach, and only
-// then looked at.
+// commitPlace runs COMMIT. Its reservation is over with the request; the place is
+// taken back when it has been read.
 func (c *binaryConn) commitPlace(s *session, id uint64, payload []byte) error {
 	var m wire.Commit
 	if err := m.Parse(payload); err != nil {
@@ -299,26 +303,70 @@ func (c *binaryConn) commitPlace(s *session, id uint64, payload []byte) error {
 		c.reply(s, id, wire.StatusReleased)
 		return nil
 	}
-	defer c.shm.end(m.Reservation, p)
-	s.count(commandSet)
-	res, err := s.h.Reserve(p.key, int(p.size))
-	if err != nil {
-		c.status(s, id, err)
-		return nil
+	delete(c.shm.places, m.Reservation)
+	st := c.shm.staging
+	if p.size > commitOnLoop && !s.slow.Load() {
+		// Without a handle for it the loop has to.
+		if h, err := s.srv.lend(c.namespace); err == nil {
+			st.use()
+			if err = s.later(c.commitJob(s, id, h, st, p, m)); err != nil {
+				s.srv.giveBack(c.namespace, h)
+				st.drop(&s.srv.sharing)
+			}
+			return err
+		}
 	}
-	if err := c.shm.staging.read(res.Bytes(), p.off); err != nil {
+	s.count(commandCommit)
+	answer, failed := s.srv.commit(s.h, st, p, &m)
+	if failed {
+		s.failed()
+	}
+	s.out.text = answer.Append(s.out.text, id)
+	return nil
+}
+
+// commitJob is a COMMIT off the loop, with a lent handle and a use of the staging
+// memory. It counts, and has its time, like one on the loop.
+func (c *binaryConn) commitJob(s *session, id uint64, h *kvcr.Handle, st *staging, p *place, m wire.Commit) job {
+	srv, namespace, tally := s.srv, c.namespace, s.first+commandCommit
+	began := time.Since(srv.started)
+	return func() []byte {
+		defer st.drop(&srv.sharing)
+		defer srv.giveBack(namespace, h)
+		answer, failed := srv.commit(h, st, p, &m)
+		srv.commands[tally].Add(1)
+		if failed {
+			srv.errors[tally].Add(1)
+		}
+		srv.slowWatch.record(tally, time.Since(srv.started)-began, 1)
+		return answer.Append(nil, id)
+	}
+}
+
+// commit stores what lies in a place: it is copied out of the client's reach, and
+// only then looked at. failed: the answer is an error, not that something was there.
+func (s *Server) commit(h *kvcr.Handle, st *staging, p *place, m *wire.Commit) (answer wire.Message, failed bool) {
+	defer st.give(p.off, p.size)
+	res, err := h.Reserve(p.key, int(p.size))
+	if err != nil {
+		m := statusReply(err)
+		return &m, true
+	}
+	if err := s.sharing.copy(st, res.Bytes(), p.off); err != nil {
 		res.Abort()
-		c.failRequest(s, id, wire.CodeInternal, fmt.Sprintf("staging memory: %v", err))
-		return nil
+		return &wire.ErrorReply{Code: wire.CodeInternal, Text: fmt.Sprintf("staging memory: %v", err)}, true
 	}
 	if m.HasSum {
 		if sum := blockcopy.Sum(res.Bytes()); sum != m.Sum {
 			res.Abort()
-			c.failRequest(s, id, wire.CodeBadPayload, fmt.Sprintf("the sum of the value is %#x, not %#x", sum, m.Sum))
-			return nil
+			return &wire.ErrorReply{Code: wire.CodeBadPayload, Text: fmt.Sprintf("the sum of the value is %#x, not %#x", sum, m.Sum)}, true
 		}
 	}
 	stored, err := store(res, p.verb)
-	c.stored(s, id, p.verb, stored, err)
-	return nil
+	if err == nil && stored {
+		s.sharing.commits.Add(1)
+		s.sharing.committed.Add(uint64(p.size))
+	}
+	reply := storedReply(p.verb, stored, err)
+	return &reply, err != nil
 }

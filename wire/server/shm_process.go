@@ -3,6 +3,7 @@ package server
 import (
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -25,14 +26,20 @@ import (
 //
 // The zero sharing is ready.
 type sharing struct {
-	kernel *peerKernel // nil: realPeers
+	kernel *peerKernel                                    // nil: realPeers
+	read   func(st *staging, dst []byte, off int64) error // nil: staging.read
+
+	// Since the start, but for held: claims of connections that are open now.
+	gets, hits, lent, commits, committed atomic.Uint64
+	held                                 atomic.Int64
 
 	mu      sync.Mutex // guards what follows
 	byPID   map[int32]*process
 	byFD    map[int32]*process
 	conns   int
-	waiting int   // claims of connections that have ended
-	granted int64 // bytes of staging memory
+	waiting int    // claims of connections that have ended
+	granted int64  // bytes of staging memory
+	dropped uint64 // processes that ended with claims
 	epoll   *os.File
 	closed  bool
 
@@ -45,7 +52,16 @@ type process struct {
 	fd     int32 // pidfd
 	conns  int
 	dead   bool
+	missed bool        // counted as dropped
 	claims []kvcr.View // of its connections that have ended
+}
+
+// copy takes a value out of staging memory.
+func (sh *sharing) copy(st *staging, dst []byte, off int64) error {
+	if sh.read != nil {
+		return sh.read(st, dst, off)
+	}
+	return st.read(dst, off)
 }
 
 // join counts a connection of the process that owns pidfd, and takes that over.
@@ -112,6 +128,7 @@ func control(epoll *os.File, fd int, ev *unix.EpollEvent) error {
 // leave ends a connection: its claims wait for the end of the process.
 func (sh *sharing) leave(p *process, claims map[uint64]kvcr.View) {
 	sh.mu.Lock()
+	sh.held.Add(-int64(len(claims)))
 	p.conns--
 	sh.conns--
 	var over []kvcr.View
@@ -123,9 +140,21 @@ func (sh *sharing) leave(p *process, claims map[uint64]kvcr.View) {
 			sh.waiting++
 		}
 	}
+	if p.dead {
+		sh.drop(p, over)
+	}
 	sh.tidy(p)
 	sh.mu.Unlock()
 	release(over)
+}
+
+// drop counts a process that has ended, once, if it has left claims behind. mu
+// held.
+func (sh *sharing) drop(p *process, claims []kvcr.View) {
+	if len(claims) > 0 && !p.missed {
+		p.missed = true
+		sh.dropped++
+	}
 }
 
 // tidy forgets a process that nothing is known of any more. mu held.
@@ -174,6 +203,7 @@ func (sh *sharing) ended(pidfd int32) {
 	over := p.claims
 	p.dead, p.claims = true, nil
 	sh.waiting -= len(over)
+	sh.drop(p, over)
 	sh.tidy(p)
 	sh.mu.Unlock()
 	release(over)
@@ -201,11 +231,20 @@ func (sh *sharing) close() {
 	sh.watching.Wait()
 }
 
-// counts are for Stats: connections, bytes of staging memory, claims that wait.
-func (sh *sharing) counts() (conns int, staging, waiting int64) {
+// counts are for Stats.
+func (sh *sharing) counts() SharedStats {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return sh.conns, sh.granted, int64(sh.waiting)
+	st := SharedStats{
+		Conns: sh.conns, Gets: sh.gets.Load(), Hits: sh.hits.Load(), LentBytes: sh.lent.Load(), Claims: sh.held.Load() + int64(sh.waiting), HeldForDead: int64(sh.waiting),
+		StagingBytes: sh.granted, Commits: sh.commits.Load(), CommittedBytes: sh.committed.Load(), Dropped: sh.dropped,
+	}
+	for _, p := range sh.byFD {
+		if p.conns > 0 && !p.dead {
+			st.Clients++
+		}
+	}
+	return st
 }
 
 func release(views []kvcr.View) {

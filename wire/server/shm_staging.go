@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -19,7 +20,10 @@ import (
 type staging struct {
 	f    *os.File
 	size int64
-	free extents
+
+	mu    sync.Mutex // guards what follows
+	free  extents
+	users int // the connection, and the jobs that read it
 }
 
 // newStaging makes staging memory of size bytes, a multiple of the page size. Its
@@ -42,7 +46,39 @@ func newStaging(size int64) (*staging, error) {
 		f.Close()
 		return nil, os.NewSyscallError("seal", err)
 	}
-	return &staging{f: f, size: size, free: extents{{0, size}}}, nil
+	return &staging{f: f, size: size, free: extents{{0, size}}, users: 1}, nil
+}
+
+// take finds a place for n bytes, give takes it back.
+func (st *staging) take(n int64) (off int64, ok bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.free.take(n)
+}
+
+func (st *staging) give(off, n int64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.free.give(off, n)
+}
+
+// use keeps the memory until as many calls of drop, by who uses it already.
+func (st *staging) use() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.users++
+}
+
+// drop ends a use, the last one the memory.
+func (st *staging) drop(sh *sharing) {
+	st.mu.Lock()
+	st.users--
+	last := st.users == 0
+	st.mu.Unlock()
+	if last {
+		st.f.Close()
+		sh.revoke(st.size)
+	}
 }
 
 // read copies what lies at off to dst, once.

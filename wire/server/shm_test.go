@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -147,6 +148,13 @@ func TestSharedViews(t *testing.T) {
 					t.Errorf("the value of %d bytes is another one", n)
 				}
 			}
+			st, total := s.Stats().Shared, 0
+			for _, n := range sizes {
+				total += n
+			}
+			if st.Clients != 1 || st.Conns != 1 || st.Gets != uint64(len(keys)) || st.Hits != uint64(len(sizes)) || st.LentBytes != uint64(total) || st.Claims != int64(len(sizes)) || st.HeldForDead != 0 || st.StagingBytes != 1<<20 {
+				t.Errorf("counted with %d views of %d keys, %d bytes: %+v", len(sizes), len(keys), total, st)
+			}
 			if last := views[len(sizes)]; last.OK() || last.Status != wire.StatusMiss {
 				t.Errorf("a missing key: status %v", last.Status)
 			}
@@ -171,8 +179,8 @@ func TestSharedViews(t *testing.T) {
 			}
 			client.ReleaseViews(views)
 			eventually(t, "all claims have ended", func() bool { return e.Claims() == 0 })
-			eventually(t, "the last view has ended the connection", func() bool { return s.Stats().SharedConns == 0 })
-			if n := s.Stats().HeldForDead; n != 0 {
+			eventually(t, "the last view has ended the connection", func() bool { return s.Stats().Shared.Conns == 0 })
+			if n := s.Stats().Shared.HeldForDead; n != 0 {
 				t.Errorf("%d claims wait for the end of a client that has released all", n)
 			}
 		})
@@ -400,8 +408,8 @@ func TestSharedRefused(t *testing.T) {
 		o.RESP, o.Binary = nil, []string{"unix:" + path + "2"}
 	})
 	refused("of anonymous memory", dialUnix(t, path+"2"))
-	if st := anonymous.Stats(); st.SharedConns != 0 {
-		t.Errorf("%d connections share memory", st.SharedConns)
+	if st := anonymous.Stats(); st.Shared.Conns != 0 {
+		t.Errorf("%d connections share memory", st.Shared.Conns)
 	}
 }
 
@@ -543,7 +551,175 @@ func TestSharedPut(t *testing.T) {
 	if _, ok, err := cl.Get(soon(t), []byte("b"), nil); ok || err != nil {
 		t.Errorf("an aborted value is there: %t, %v", ok, err)
 	}
-	eventually(t, "staging memory is given back", func() bool { return s.Stats().StagingBytes == 0 })
+	if st := s.Stats().Shared; st.Commits != 53 || st.CommittedBytes != 1000+150<<10+50*100<<10 {
+		t.Errorf("%d values of %d bytes were stored from staging memory", st.Commits, st.CommittedBytes)
+	}
+	eventually(t, "staging memory is given back", func() bool { return s.Stats().Shared.StagingBytes == 0 })
+}
+
+// The copy of a large COMMIT keeps no other connection waiting, and the one that
+// commits goes on as before.
+func TestLargeCommitBesideLoop(t *testing.T) {
+	s, path := startShared(t, sharedNamespace, func(o *Options) { o.Loops = 1 })
+	blocked, let := make(chan int, 8), make(chan struct{})
+	s.sharing.read = func(st *staging, dst []byte, off int64) error {
+		blocked <- len(dst)
+		<-let
+		return st.read(dst, off)
+	}
+	defer close(let) // or a loop that waits would wait for ever
+	cl, sh := attachTo(t, path, 2<<20)
+	other := dialUnix(t, path)
+	ping := func(n uint64) {
+		t.Helper()
+		var pong wire.Pong
+		if other.ask(n, &wire.Ping{Bytes: []byte("x")}, &pong); string(pong.Bytes) != "x" {
+			t.Fatalf("PONG with %q", pong.Bytes)
+		}
+	}
+	ping(1)
+	put := func(key string, value []byte) chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := sh.Put(soon(t), []byte(key), value, wire.VerbSet)
+			done <- err
+		}()
+		return done
+	}
+	for i, key := range []string{"first", "second"} {
+		value := pattern(commitOnLoop+1+i, i)
+		done := put(key, value)
+		if n := <-blocked; n != len(value) {
+			t.Fatalf("%d bytes are copied, want %d", n, len(value))
+		}
+		ping(uint64(2 + i)) // while the copy does not end, on the only loop
+		let <- struct{}{}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if got, ok, err := cl.Get(soon(t), []byte(key), nil); err != nil || !ok || !bytes.Equal(got, value) {
+			t.Fatalf("the value of %q: %d bytes, %t, %v", key, len(got), ok, err)
+		}
+	}
+	v := mustView(t, sh, "second") // the share goes on
+	v.Release()
+	st := s.Stats()
+	if st.SlowConns != 0 || st.Shared.Commits != 2 {
+		t.Errorf("%d connections are said to read slowly, %d commits", st.SlowConns, st.Shared.Commits)
+	}
+	for _, c := range st.Commands {
+		if c.Count > 0 && c.Latency.Count != c.Count {
+			t.Errorf("%d of %d commands %s %s have their time", c.Latency.Count, c.Count, c.Proto, c.Name)
+		}
+	}
+}
+
+// A COMMIT that is being copied when its connection ends is stored all the same,
+// answered where the client can still hear it, and leaves nothing behind. Its place
+// is not given out before it has been read.
+func TestLargeCommitAndTheEnd(t *testing.T) {
+	for _, how := range []string{"half-closed", "closed", "shut down"} {
+		t.Run(how, func(t *testing.T) {
+			s, path := startShared(t, sharedNamespace, nil)
+			blocked, let := make(chan struct{}, 8), make(chan struct{})
+			free := sync.OnceFunc(func() { close(let) })
+			defer free()
+			s.sharing.read = func(st *staging, dst []byte, off int64) error {
+				blocked <- struct{}{}
+				<-let
+				return st.read(dst, off)
+			}
+			const size = 600 << 10
+			r := attachRaw(t, path, 1<<20)
+			var place wire.Reservation
+			r.ask(2, &wire.Reserve{Key: []byte("k"), Size: size}, &place)
+			copy(r.mapped(1, 1<<20, unix.PROT_READ|unix.PROT_WRITE)[place.Offset:], pattern(size, 7))
+			r.write((&wire.Commit{Reservation: place.Reservation}).Append(nil, 3))
+			<-blocked
+			var st wire.StatusReply
+			if r.ask(4, &wire.Commit{Reservation: place.Reservation}, &st); st.Status != wire.StatusReleased {
+				t.Errorf("the same COMMIT again: %v", st.Status)
+			}
+			if r.ask(5, &wire.Reserve{Key: []byte("k"), Size: size}, &place); place.Status != wire.StatusCapacity {
+				t.Errorf("RESERVE of the memory that is being read: %v", place.Status)
+			}
+			switch how {
+			case "half-closed":
+				if err := r.Conn.(*net.UnixConn).CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "the share is over", func() bool { return s.Stats().Shared.Conns == 0 })
+				free()
+				if r.recv(3, &st); st.Status != wire.StatusOK {
+					t.Errorf("after the end of input: %v", st.Status)
+				}
+				if _, _, err := r.next(); err != io.EOF {
+					t.Errorf("after the last answer: %v", err)
+				}
+			case "closed":
+				r.Close()
+				eventually(t, "the share is over", func() bool { return s.Stats().Shared.Conns == 0 })
+				free()
+			case "shut down":
+				done := make(chan error, 1)
+				go func() { done <- s.Shutdown(soon(t)) }()
+				eventually(t, "it drains", s.Draining)
+				free()
+				if r.recv(3, &st); st.Status != wire.StatusOK {
+					t.Errorf("while draining: %v", st.Status)
+				}
+				if err := <-done; err != nil {
+					t.Errorf("Shutdown: %v", err)
+				}
+			}
+			eventually(t, "nothing is left", func() bool {
+				st := s.Stats()
+				return st.Shared.StagingBytes == 0 && st.Conns == 0 && st.Shared.Commits == 1
+			})
+			h, err := s.opt.Engine.Handle()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer h.Close()
+			v, ok := h.Get([]byte("k"))
+			defer v.Release()
+			if !ok || !bytes.Equal(v.Bytes(), pattern(size, 7)) {
+				t.Errorf("the value is stored: %t, %d bytes", ok, v.Len())
+			}
+		})
+	}
+}
+
+// A connection for which there is no handle off the loop commits on it.
+func TestLargeCommitStaysOnLoop(t *testing.T) {
+	s, path := startShared(t, sharedNamespace, func(o *Options) { o.Loops = 1 })
+	cl, sh := attachTo(t, path, 2<<20)
+	if err := cl.Set(soon(t), []byte("k"), nil); err != nil { // the loop has its handle
+		t.Fatal(err)
+	}
+	var all []*kvcr.Handle
+	for {
+		h, err := s.opt.Engine.Handle()
+		if errors.Is(err, kvcr.ErrHandles) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, h)
+	}
+	defer func() {
+		for _, h := range all {
+			h.Close()
+		}
+	}()
+	value := pattern(commitOnLoop+1, 1)
+	if _, err := sh.Put(soon(t), []byte("k"), value, wire.VerbSet); err != nil {
+		t.Fatal(err)
+	}
+	if got, ok, err := cl.Get(soon(t), []byte("k"), nil); err != nil || !ok || !bytes.Equal(got, value) {
+		t.Errorf("%d bytes, %t, %v", len(got), ok, err)
+	}
 }
 
 // Staging memory has a limit for each client and one for all.
@@ -555,7 +731,7 @@ func TestStagingLimits(t *testing.T) {
 			t.Errorf("client %d: %d bytes, %d descriptors", i, r.pools.StagingBytes, len(r.fds))
 		}
 	}
-	if n := s.Stats().StagingBytes; n != 1536<<10 {
+	if n := s.Stats().Shared.StagingBytes; n != 1536<<10 {
 		t.Errorf("%d bytes counted", n)
 	}
 	one := attachRaw(t, path, 0)
@@ -728,7 +904,7 @@ func TestSharedLeaks(t *testing.T) {
 		}
 	}
 	round() // what the first one makes stays
-	gone := func() bool { return s.Stats().SharedConns == 0 && s.conns.Load() == 1 }
+	gone := func() bool { return s.Stats().Shared.Conns == 0 && s.conns.Load() == 1 }
 	eventually(t, "the first client is gone", gone)
 	fds, maps, running := openDescriptors(t), unforkedMaps(t), goleak.IgnoreCurrent()
 	for range 200 {
@@ -745,8 +921,8 @@ func TestSharedLeaks(t *testing.T) {
 	if err := goleak.Find(running); err != nil {
 		t.Error(err)
 	}
-	if st := s.Stats(); st.HeldForDead != 0 || st.StagingBytes != 0 || s.opt.Engine.Claims() != 0 {
-		t.Errorf("%d claims wait, %d are there, %d bytes of staging memory", st.HeldForDead, s.opt.Engine.Claims(), st.StagingBytes)
+	if st := s.Stats(); st.Shared.HeldForDead != 0 || st.Shared.StagingBytes != 0 || s.opt.Engine.Claims() != 0 {
+		t.Errorf("%d claims wait, %d are there, %d bytes of staging memory", st.Shared.HeldForDead, s.opt.Engine.Claims(), st.Shared.StagingBytes)
 	}
 }
 
@@ -781,7 +957,7 @@ func TestSharedIdle(t *testing.T) {
 	if _, _, err := c.next(); err == nil {
 		t.Error("a frame for an idle client")
 	}
-	if s.Stats().SharedConns != 1 {
+	if s.Stats().Shared.Conns != 1 {
 		t.Error("the client with shared memory was cut off, too")
 	}
 	var p wire.Pong
@@ -815,13 +991,13 @@ func TestClaimsLeftBehind(t *testing.T) {
 		t.Fatalf("%d claims of %d", n, len(keys))
 	}
 	r.Close()
-	eventually(t, "the claims wait", func() bool { return s.Stats().HeldForDead == int64(len(keys)) })
+	eventually(t, "the claims wait", func() bool { return s.Stats().Shared.HeldForDead == int64(len(keys)) })
 	r = attachRaw(t, path, 0)
 	if n := fetch(r, keys) + fetch(r, keys); n != maxClaims-len(keys) {
 		t.Errorf("%d more claims with %d left behind, of %d", n, len(keys), maxClaims)
 	}
 	r.Close()
-	eventually(t, "all claims wait", func() bool { return s.Stats().HeldForDead == maxClaims })
+	eventually(t, "all claims wait", func() bool { return s.Stats().Shared.HeldForDead == maxClaims })
 	c := dialUnix(t, path)
 	var st wire.StatusReply
 	if c.ask(1, &wire.ShmAttach{}, &st); st.Status != wire.StatusBusy {
@@ -992,7 +1168,7 @@ func TestSharedDeath(t *testing.T) {
 	c.tell("close")
 	c.expect("closed")
 	held := func(n int64) func() bool {
-		return func() bool { st := s.Stats(); return st.HeldForDead == n && st.SharedConns == 0 }
+		return func() bool { st := s.Stats(); return st.Shared.HeldForDead == n && st.Shared.Conns == 0 }
 	}
 	eventually(t, "the claims wait for the end of the process", held(childKeys))
 	value := bytes.Repeat([]byte{0xee}, 256<<10)
@@ -1005,11 +1181,15 @@ func TestSharedDeath(t *testing.T) {
 	c.expect("same: true")
 	c.tell("again")
 	c.expect("attached again")
-	if st := s.Stats(); st.HeldForDead != childKeys || st.SharedConns != 1 || e.Claims() != childKeys {
-		t.Errorf("connected again: %d claims wait, %d are there, %d connections", st.HeldForDead, e.Claims(), st.SharedConns)
+	if st := s.Stats(); st.Shared.HeldForDead != childKeys || st.Shared.Conns != 1 || e.Claims() != childKeys {
+		t.Errorf("connected again: %d claims wait, %d are there, %d connections", st.Shared.HeldForDead, e.Claims(), st.Shared.Conns)
 	}
 	c.kill()
 	eventually(t, "death ends the claims", held(0))
+	eventually(t, "the dead are counted, once", func() bool {
+		st := s.Stats().Shared
+		return st.Dropped == 1 && st.Clients == 0 && st.Claims == 0
+	})
 	if n := s.watched(); n != 0 {
 		t.Errorf("%d processes are watched after death", n)
 	}
@@ -1027,6 +1207,9 @@ func TestSharedDeath(t *testing.T) {
 	c.expect("attached")
 	c.kill()
 	eventually(t, "only the dead one's claims end", func() bool { return e.Claims() == childKeys && held(childKeys)() })
+	if st := s.Stats().Shared; st.Dropped != 2 || st.Claims != childKeys || st.Clients != 0 {
+		t.Errorf("two have died with claims, one holds claims without a connection: %+v", st)
+	}
 	living.tell("check")
 	living.expect("same: true")
 }
@@ -1039,7 +1222,7 @@ func TestSharedShutdown(t *testing.T) {
 	c.expect("attached")
 	c.tell("close")
 	c.expect("closed")
-	eventually(t, "the claims wait", func() bool { return s.Stats().HeldForDead == childKeys })
+	eventually(t, "the claims wait", func() bool { return s.Stats().Shared.HeldForDead == childKeys })
 	if err := s.Shutdown(soon(t)); err != nil {
 		t.Fatal(err)
 	}

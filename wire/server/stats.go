@@ -1,43 +1,72 @@
 package server
 
-import (
-	"sync"
-	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
-)
-
 // Stats is a snapshot of the server's counters since its start.
 type Stats struct {
 	Conns               int64 // open now
 	MaxConns            int
 	Accepted, Refused   uint64
-	SlowConns           uint64 // connections that have left their event loop, ever
+	SlowConns           uint64 // connections that have left their event loop since they did not read, ever
 	BytesIn, BytesOut   uint64
 	Commands            []CommandCount
-	Latency             Latency
-	Claims              int64 // blocks lent to answers that the kernel has not taken
-	ExpiriesOutstanding int   // keys with a time to live
-	SharedConns         int   // connections that share memory
-	StagingBytes        int64 // memory that they may write values to
-	HeldForDead         int64 // claims of such connections that have ended, kept until their process has
+	Latency, Recent     Latency // of all commands: ever, and in the last 10 seconds
+	Claims              int64   // blocks lent to answers that the kernel has not taken
+	ExpiriesOutstanding int     // keys with a time to live
+	Shared              SharedStats
 }
 
-// CommandCount counts one kind of commands. The kinds are a closed set.
+// SharedStats count what clients with shared memory do.
+type SharedStats struct {
+	Clients, Conns int    // processes and their connections, now
+	Gets, Hits     uint64 // keys that they asked for by FETCH, and those found
+	LentBytes      uint64 // of the hits, read in place
+	Claims         int64  // that they hold now
+	// HeldForDead are those of Claims whose connection has ended: kept until the
+	// process has.
+	HeldForDead    int64
+	StagingBytes   int64  // memory that they may write values to
+	Commits        uint64 // values stored from it
+	CommittedBytes uint64
+	// Dropped are processes that ended, as their pidfds said, without having
+	// released all claims.
+	Dropped uint64
+}
+
+// CommandCount counts one kind of commands of one protocol. Both are closed sets,
+// and every pair of them is there.
 type CommandCount struct {
-	Name   string
-	Count  uint64
-	Errors uint64 // answered with an error; a miss is none
+	Proto, Name     string
+	Count           uint64
+	Errors          uint64  // answered with an error; a miss is none
+	Latency, Recent Latency // ever, and in the last 10 seconds
 }
 
-// Latency is how long the server takes from reading a batch of pipelined
-// commands to handing its answers to the kernel.
-type Latency struct {
-	P50, P99, P999, Max time.Duration
-	Count               uint64 // batches
-}
+// The kinds of commands that are counted.
+const (
+	commandGet = iota
+	commandMget
+	commandSet
+	commandMset
+	commandDelete
+	commandExists
+	commandFetch // this and the next three: binary alone
+	commandDeliver
+	commandRelease
+	commandCommit
+	commandOther
+	commandKinds
+)
 
-var commandNames = [commandKinds]string{"get", "set", "del", "exists", "other"}
+var commandNames = [commandKinds]string{"get", "mget", "set", "mset", "del", "exists", "fetch", "deliver", "release", "commit", "other"}
+
+// A tally is a kind of commands of a protocol: the first one of the protocol plus
+// the kind.
+const (
+	respFirst   = 0
+	binaryFirst = commandKinds
+	tallies     = 2 * commandKinds
+)
+
+var protoNames = [...]string{"resp", "binary"}
 
 // Stats returns a snapshot.
 func (s *Server) Stats() Stats {
@@ -46,8 +75,7 @@ func (s *Server) Stats() Stats {
 		SlowConns: uint64(s.slowConns.Load()), BytesIn: uint64(s.bytesIn.Load()), BytesOut: uint64(s.bytesOut.Load()),
 		ExpiriesOutstanding: s.ttl.len(),
 	}
-	st.SharedConns, st.StagingBytes, st.HeldForDead = s.sharing.counts()
-	all := newHistogram()
+	st.Shared = s.sharing.counts()
 	s.mu.Lock()
 	for i := range s.commands {
 		n, failed := s.commands[i].Load(), s.errors[i].Load()
@@ -55,20 +83,32 @@ func (s *Server) Stats() Stats {
 			n += l.commands[i].Load()
 			failed += l.errors[i].Load()
 		}
-		st.Commands = append(st.Commands, CommandCount{commandNames[i], n, failed})
+		st.Commands = append(st.Commands, CommandCount{Proto: protoNames[i/commandKinds], Name: commandNames[i%commandKinds], Count: n, Errors: failed})
 	}
 	for ss := range s.sessions {
 		st.Claims += ss.claims()
 	}
-	for _, l := range s.byLoop {
-		l.latency.addTo(all)
-	}
 	s.mu.Unlock()
-	st.Latency = Latency{
-		P50: time.Duration(all.ValueAtQuantile(50)), P99: time.Duration(all.ValueAtQuantile(99)), P999: time.Duration(all.ValueAtQuantile(99.9)),
-		Max: time.Duration(all.Max()), Count: uint64(all.TotalCount()),
-	}
+	s.timesOf(&st)
 	return st
+}
+
+// timesOf fills in the durations.
+func (s *Server) timesOf(st *Stats) {
+	s.collect(false)
+	s.times.mu.Lock()
+	defer s.times.mu.Unlock()
+	var all, recent times
+	for i := range st.Commands {
+		// A copy: the histogram goes on.
+		var life times
+		life.merge(s.times.life[i])
+		last := s.times.recent(i)
+		all.merge(life)
+		recent.merge(last)
+		st.Commands[i].Latency, st.Commands[i].Recent = life.latency(), last.latency()
+	}
+	st.Latency, st.Recent = all.latency(), recent.latency()
 }
 
 // Draining reports that Shutdown has begun.
@@ -88,35 +128,6 @@ func (s *session) claims() (n int64) {
 		}
 	}
 	return n + int64(len(s.streams))
-}
-
-// latency is a histogram with one writer, its loop.
-type latency struct {
-	mu sync.Mutex
-	h  *hdrhistogram.Histogram
-}
-
-// newHistogram takes 1 us to a minute at two digits: some 20 KiB.
-func newHistogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(int64(time.Microsecond), int64(time.Minute), 2)
-}
-
-func (l *latency) record(d time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.h == nil {
-		l.h = newHistogram()
-	}
-	// It cannot fail: the value is within the histogram's range.
-	_ = l.h.RecordValue(min(max(d.Nanoseconds(), int64(time.Microsecond)), int64(time.Minute)))
-}
-
-func (l *latency) addTo(all *hdrhistogram.Histogram) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.h != nil {
-		all.Merge(l.h)
-	}
 }
 
 func (e *expiries) len() int {

@@ -271,6 +271,7 @@ function show(st) {
   showState(st);
   showOperations(st, before);
   showConnections(st, before);
+  showShared(st.shared_memory);
   if (!st.engine_error) { // else its numbers stay as they were last
     showHits(st, before);
     showMemory(st);
@@ -343,29 +344,43 @@ function showConnections(st, before) {
   alarm('conns-slow', c.slow_total);
 }
 
+function showShared(s) {
+  put('shared-clients', count(s.clients), count(s.connections) + ' connections');
+  put('shared-gets', count(s.gets_total));
+  put('shared-hits', count(s.hits_total));
+  putBytes('shared-lent', s.lent_bytes_total);
+  put('shared-claims', count(s.claims));
+  put('shared-left', count(s.claims_left), 'kept until the process has ended');
+  putBytes('shared-staging', s.staging_bytes);
+  put('shared-commits', count(s.commits_total), count(s.committed_bytes_total) + ' bytes');
+  alarm('shared-dropped', s.dropped_clients_total);
+}
+
 function showOperations(st, before) {
-  const ends = ['rate', 'p50', 'p99', 'p999', 'max', 'calls', 'errors'].map((end) => [end, '']);
-  const line = (name, calls, errors, latency, counter) => {
-    const id = 'cmd-' + name;
+  const ends = [['proto', 'word'], ...['rate', 'p50', 'p99', 'p999', 'max', 'calls', 'errors'].map((end) => [end, ''])];
+  const time = (latency, q) => (latency.count ? duration(latency[q + '_seconds']) : none);
+  const line = (id, name, proto, c, calls, counter) => {
     row(byId('commands'), id, name, ends);
+    byId(id).hidden = calls + c.errors_total === 0 && proto !== '';
+    put(id + '-proto', proto);
     put(id + '-rate', rate(perSecond(before, st, counter)));
     put(id + '-calls', count(calls));
-    alarm(id + '-errors', errors);
+    alarm(id + '-errors', c.errors_total);
     for (const q of ['p50', 'p99', 'p999', 'max']) {
-      put(`${id}-${q}`, latency.count ? duration(latency[q + '_seconds']) : none);
+      put(`${id}-${q}`, time(c.recent_latency, q), 'since the start: ' + time(c.latency, q));
     }
   };
-  const { commands, total, errors_total, latency } = st.operations;
+  const { commands, total, errors_total } = st.operations;
   const ops = perSecond(before, st, (s) => s.operations.total);
   put('ops-rate', rate(ops));
   put('ops-total', count(total));
   alarm('errors-total', errors_total);
-  put('latency-p99', latency.count ? duration(latency.p99_seconds) : none);
+  put('latency-p99', time(st.operations.recent_latency, 'p99'), 'since the start: ' + time(st.operations.latency, 'p99'));
   if (before) {
     opsChart.add(st.uptime_seconds, ops);
   }
-  commands.forEach((c, i) => line(c.name, c.calls_total, c.errors_total, c.latency, (s) => s.operations.commands[i].calls_total));
-  line('all', total, errors_total, latency, (s) => s.operations.total);
+  commands.forEach((c, i) => line(`cmd-${c.proto}-${c.name}`, c.name, c.proto, c, c.calls_total, (s) => s.operations.commands[i].calls_total));
+  line('cmd-all', 'all', '', st.operations, total, (s) => s.operations.total);
 }
 
 function showNamespaces(st) {

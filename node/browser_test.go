@@ -1,0 +1,89 @@
+//go:build linux
+
+package node
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/kvcr-go/kvcr/internal/browser"
+	"github.com/kvcr-go/kvcr/wire/client"
+)
+
+// The times that the status page of a node shows are those of the load: they are
+// there when it comes, and follow it when it changes.
+func TestPageFollowsLoad(t *testing.T) {
+	cfg := config()
+	cfg.Engine.Capacity = 64 << 20
+	n, err := Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	resp, binary, page := n.Addrs()
+	b := browser.Open(t, "http://"+page.String()+"/")
+	const p50 = `document.getElementById('cmd-resp-get-p50').textContent`
+	b.Await("nothing has a time yet", `document.getElementById('cmd-resp-get')?.hidden && `+p50+` === '–'`)
+
+	c, err := net.Dial("tcp", resp[0].String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(25 * time.Second))
+	value := bytes.Repeat([]byte("v"), 4<<20)
+	io.WriteString(c, "SET small v\r\n*3\r\n$3\r\nSET\r\n$5\r\nlarge\r\n$"+strconv.Itoa(len(value))+"\r\n")
+	c.Write(append(value, '\r', '\n'))
+	if _, err := io.ReadFull(c, make([]byte, len("+OK\r\n+OK\r\n"))); err != nil {
+		t.Fatal(err)
+	}
+	get := func(key string, size, times int) {
+		t.Helper()
+		answer := make([]byte, len("$"+strconv.Itoa(size)+"\r\n\r\n")+size)
+		for range times {
+			io.WriteString(c, "GET "+key+"\r\n")
+			if _, err := io.ReadFull(c, answer); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	get("small", 1, 100)
+	b.Await("a short GET has its time", p50+`.match(/^[\d.]+ .?s$/) !== null && !document.getElementById('cmd-resp-get').hidden`)
+	small := b.Text("cmd-resp-get-p50")
+	get("large", len(value), 150) // most of what is recent
+	b.Await("the time has changed under other load", p50+` !== '`+small+`' && document.getElementById('cmd-resp-get-calls').textContent === '250'`)
+	if before, after := seconds(t, small), seconds(t, b.Text("cmd-resp-get-p50")); after < 2*before {
+		t.Errorf("p50 of GETs of a byte is %s, with more of 4 MiB %s", small, b.Text("cmd-resp-get-p50"))
+	}
+
+	cl, err := client.Dial(t.Context(), client.Options{Addr: binary[0].String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if _, ok, err := cl.Get(t.Context(), []byte("small"), nil); err != nil || !ok {
+		t.Fatal(err)
+	}
+	b.Await("the binary protocol has a row", `!document.getElementById('cmd-binary-get').hidden && document.getElementById('cmd-binary-get-p99').textContent.endsWith('s')`)
+	if len(b.Failures) > 0 {
+		t.Errorf("the console says %q", b.Failures)
+	}
+}
+
+// seconds reads a duration as the page writes it.
+func seconds(t *testing.T, text string) float64 {
+	t.Helper()
+	for unit, size := range map[string]float64{" s": 1, " ms": 1e-3, " µs": 1e-6, " ns": 1e-9} {
+		if number, ok := bytes.CutSuffix([]byte(text), []byte(unit)); ok {
+			if v, err := strconv.ParseFloat(string(number), 64); err == nil {
+				return v * size
+			}
+		}
+	}
+	t.Fatalf("%q is no duration", text)
+	return 0
+}

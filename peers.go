@@ -1,0 +1,183 @@
+package kvcr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/kvcr-go/kvcr/peer"
+	"github.com/kvcr-go/kvcr/wire"
+)
+
+// Peers makes an engine exchange blocks with the engines of other processes. See
+// peer.Config for what a field that is not explained here means.
+type Peers struct {
+	Name      string   // for people, default "kvcr"
+	Listen    []string // tcp://host:port, unix:///path; none: this engine only fetches
+	Advertise string
+	Public    bool
+	Secret    []byte
+	// Routes are the ways for payload, in order of preference: "shm", "ucx",
+	// "stream". Default all of them that this build and this machine have. Route
+	// shm serves namespaces whose memory is a memfd (Memory.Backing).
+	Routes  []string
+	Streams int
+	Timing  peer.Timing
+	// Framework lends blocks of the host program's, which lie in Regions, to
+	// peers. nil: none.
+	Framework peer.Framework
+	Regions   *peer.Regions
+
+	MaxPeers      int
+	MaxOps        int
+	MaxQuarantine int64
+	// OnOutcome hears how each move ended, on both of its sides; OnTrouble of
+	// memory that a peer may still write beyond its time, and of the end of that.
+	// They must not block.
+	OnOutcome func(peer.Outcome)
+	OnTrouble func(peer.Trouble)
+	Logger    *slog.Logger
+}
+
+// Peers returns the engine's node among peers, nil when Config.Peers is. Its
+// Query, Invalidate, Stats and Peers are for users; operations begin with
+// Handle.FetchFrom and DeliverFrom.
+func (e *Engine) Peers() *peer.Node { return e.node }
+
+// openPeers starts the node. The engine serves already.
+func (e *Engine) openPeers() error {
+	p := e.cfg.Peers
+	if p == nil {
+		return nil
+	}
+	cfg := peer.Config{
+		Name: p.Name, Listen: p.Listen, Advertise: p.Advertise, Public: p.Public, Secret: p.Secret,
+		Streams: p.Streams, Timing: p.Timing, MaxPeers: p.MaxPeers, MaxOps: p.MaxOps, MaxQuarantine: p.MaxQuarantine,
+		OnOutcome: p.OnOutcome, OnTrouble: p.OnTrouble, Logger: p.Logger, Fingerprint: e.fingerprint,
+	}
+	if cfg.Name == "" {
+		cfg.Name = "kvcr"
+	}
+	rec := &peerRecords{Records: e.records}
+	cfg.Records = rec
+	if p.Framework != nil {
+		if p.Regions == nil {
+			return &ConfigError{"Peers.Regions", nil, "set when there is a Framework", "register the framework's memory"}
+		}
+		rec.pins = peer.NewPins(p.Framework, p.Regions)
+		cfg.Pinner = rec.pins
+	}
+	var err error
+	if cfg.Routes, cfg.UCX, err = e.routes(p.Routes); err != nil {
+		return err
+	}
+	if e.node, err = peer.Open(cfg); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	e.pins = rec.pins
+	return nil
+}
+
+// routes turns names into routes. None: all that there are.
+func (e *Engine) routes(names []string) (routes []wire.Route, ucx peer.Route, err error) {
+	all := len(names) == 0
+	if all {
+		names = []string{"shm", "ucx", "stream"}
+	}
+	for _, name := range names {
+		switch name {
+		case "shm":
+			if e.sharedMemory() {
+				routes = append(routes, wire.RouteShm)
+			} else if !all {
+				return nil, nil, &ConfigError{"Peers.Routes", name, "needs memory that can be shared", "set Memory.Backing to memfd"}
+			}
+		case "ucx":
+			ucx, err = newUCXRoute(e)
+			switch {
+			case err == nil:
+				routes = append(routes, ucx.Kind())
+			case !all:
+				return nil, nil, &ConfigError{"Peers.Routes", name, err.Error(), "build with -tags ucx on a machine with libucx, or leave it out"}
+			}
+		case "stream":
+			routes = append(routes, wire.RouteStream)
+		default:
+			return nil, nil, &ConfigError{"Peers.Routes", name, "one of shm, ucx, stream", "leave it empty for all there are"}
+		}
+	}
+	return routes, ucx, nil
+}
+
+// sharedMemory reports whether some namespace lies in a memfd.
+func (e *Engine) sharedMemory() bool {
+	for _, ns := range e.list {
+		if _, ok := ns.payload.FD(); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// closePeers ends the node: operations are aborted, and claims of peers end.
+func (e *Engine) closePeers() error {
+	if e.node == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	err := e.node.Close(ctx)
+	if e.pins != nil && !e.pins.Close(time.Second) {
+		err = errors.Join(err, fmt.Errorf("%w: the framework has not taken back %d pins", ErrBusy, e.pins.Busy()))
+	}
+	return err
+}
+
+// fingerprint is that of a namespace's layout: its kind and its pools.
+func (e *Engine) fingerprint(namespace string) (f [32]byte) {
+	for _, ns := range e.list {
+		if ns.cfg.Name == namespace {
+			return wire.Fingerprint(ns.cfg.Layout().Describe())
+		}
+	}
+	return f
+}
+
+// Layout is what engines that exchange blocks must agree on about a namespace.
+func (ns *Namespace) Layout() wire.Layout {
+	l := wire.Layout{Kind: ns.Kind.String()}
+	for _, p := range ns.Pools {
+		l.Pools = append(l.Pools, wire.LayoutPool{Name: p.Name, SlotBytes: uint64(p.SlotBytes)})
+	}
+	return l
+}
+
+// peerRecords is the engine's records with the framework's pins beside them.
+type peerRecords struct {
+	*Records
+	pins *peer.Pins
+}
+
+func (r *peerRecords) ClaimBytes(c peer.Claim) [][]byte {
+	if !peer.IsPin(c) {
+		return r.Records.ClaimBytes(c)
+	}
+	var pieces [][]byte
+	for _, s := range r.pins.Spans(c) {
+		pieces = append(pieces, s.Host)
+	}
+	return pieces
+}
+
+func (r *peerRecords) Unclaim(c peer.Claim) {
+	if peer.IsPin(c) {
+		r.pins.Unclaim(c)
+		return
+	}
+	r.Records.Unclaim(c)
+}
+
+func (r *peerRecords) Share(namespace string) (*os.File, int64, error) { return r.e.Share(namespace) }
