@@ -147,6 +147,8 @@ type Config struct {
 	OperationTimeout time.Duration
 	// Remote finds and brings blocks that are not resident. Default none.
 	Remote RemoteSource
+	// Peers makes the engine exchange blocks with others. Default nil: it does not.
+	Peers *Peers
 	// OnPressure hears of pools under their watermark, once for each crossing,
 	// on an owner goroutine: it must not block or call the engine.
 	OnPressure func(Pressure)

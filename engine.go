@@ -14,6 +14,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/kvcr-go/kvcr/arena"
+	"github.com/kvcr-go/kvcr/peer"
 	"github.com/kvcr-go/kvcr/shard"
 	"github.com/kvcr-go/kvcr/shard/evict"
 )
@@ -28,6 +29,8 @@ type Engine struct {
 
 	moves   shard.MoveBudget // marks and holds of all shards
 	records *Records
+	node    *peer.Node // nil without Config.Peers
+	pins    *peer.Pins // nil without a framework
 
 	closed atomic.Bool
 	// background ends at Close; work counts the fetches under way.
@@ -103,6 +106,9 @@ func Open(cfg Config) (*Engine, error) {
 	if err := e.build(); err != nil {
 		e.unmap()
 		return nil, err
+	}
+	if err := e.openPeers(); err != nil {
+		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
 }
@@ -252,6 +258,7 @@ func (e *Engine) Close() error {
 	}
 	defer close(e.done)
 	e.stop()
+	peersErr := e.closePeers()
 	e.quiesce() // from here on no fetch begins
 	e.records.quiesce()
 	e.awaitWork()
@@ -276,6 +283,7 @@ func (e *Engine) Close() error {
 	if e.state == lingering {
 		e.closeErr = &busy
 	}
+	e.closeErr = errors.Join(e.closeErr, peersErr)
 	return e.closeErr
 }
 

@@ -91,17 +91,17 @@ func (h *Handle) peek(p *part, key []byte) (shard.Claim, bool) {
 
 // Op is a batch under way. Its methods may be called from any goroutine.
 type Op struct {
-	done   chan struct{}
-	cancel context.CancelFunc
+	done chan struct{}
 
 	mu      sync.Mutex // guards what follows
+	aborts  []context.CancelFunc
 	results []Result
 	settled []bool
 	left    int
 }
 
 func newOp(n int) *Op {
-	o := &Op{done: make(chan struct{}), results: make([]Result, n), settled: make([]bool, n), left: n, cancel: func() {}}
+	o := &Op{done: make(chan struct{}), results: make([]Result, n), settled: make([]bool, n), left: n}
 	if n == 0 {
 		close(o.done)
 	}
@@ -168,10 +168,26 @@ func (o *Op) Prefix() (n int) {
 // write end when it has let go.
 func (o *Op) Abort() bool {
 	o.mu.Lock()
-	open := o.left > 0
+	open, aborts := o.left > 0, o.aborts
 	o.mu.Unlock()
-	o.cancel()
+	for _, f := range aborts {
+		f()
+	}
 	return open
+}
+
+// onAbort has Abort call f.
+func (o *Op) onAbort(f context.CancelFunc) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.aborts = append(o.aborts, f)
+}
+
+// answered reports whether key i has its answer.
+func (o *Op) answered(i int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.settled[i]
 }
 
 // Fetch makes keys resident and claims them: each successful Result carries a
@@ -184,22 +200,23 @@ func (h *Handle) Fetch(keys [][]byte) *Op {
 		return op.fail(reasonOf(err))
 	}
 	defer h.exit()
-	absent := h.answerLocal(op, func(i int) []byte { return keys[i] }, func(_ int, v View) Result { return Result{View: v} })
+	absent := h.answerLocal(op, h.e.cfg.Remote != nil, func(i int) []byte { return keys[i] }, func(_ int, v View) Result { return Result{View: v} })
 	if len(absent) > 0 {
-		h.e.fetchRemote(h.ns, op, keys, absent, nil)
+		h.e.fetchRemote(h.ns, op, keys, absent, nil, 0)
 	}
 	return op
 }
 
 // answerLocal settles every key of op that needs no remote source, resident
-// ones with what hit says of their claimed block, and returns the others.
-func (h *Handle) answerLocal(op *Op, key func(i int) []byte, hit func(i int, v View) Result) (absent []int) {
+// ones with what hit says of their claimed block, and returns the others; there is
+// none when there is nowhere else to look.
+func (h *Handle) answerLocal(op *Op, elsewhere bool, key func(i int) []byte, hit func(i int, v View) Result) (absent []int) {
 	for i := range op.results {
 		if k := key(i); !validKey(k) {
 			op.settle(i, Result{Reason: ReasonKey})
 		} else if v, ok := h.find(k); ok {
 			op.settle(i, hit(i, v))
-		} else if h.e.cfg.Remote == nil {
+		} else if !elsewhere {
 			op.settle(i, Result{Reason: ReasonMiss})
 		} else {
 			absent = append(absent, i)
@@ -227,13 +244,13 @@ func (h *Handle) Deliver(targets []Target) *Op {
 		return op.fail(reasonOf(err))
 	}
 	defer h.exit()
-	absent := h.answerLocal(op, func(i int) []byte { return targets[i].Key }, func(i int, v View) Result { return h.deliver(&v, targets[i].Dst) })
+	absent := h.answerLocal(op, h.e.cfg.Remote != nil, func(i int) []byte { return targets[i].Key }, func(i int, v View) Result { return h.deliver(&v, targets[i].Dst) })
 	if len(absent) > 0 {
 		keys := make([][]byte, len(targets))
 		for i := range targets {
 			keys[i] = targets[i].Key
 		}
-		h.e.fetchRemote(h.ns, op, keys, absent, targets)
+		h.e.fetchRemote(h.ns, op, keys, absent, targets, 0)
 	}
 	return op
 }

@@ -217,6 +217,22 @@ func (r *Records) VerifySlot(s peer.Slot, sum uint64) bool {
 	return true
 }
 
+// SlotSum is the checksum of the bytes of a slot, which is kept for Commit. The
+// caller must not end the slot meanwhile, and nobody may write to it any more.
+func (r *Records) SlotSum(s peer.Slot) uint64 {
+	pieces := r.SlotBytes(s)
+	if pieces == nil {
+		return 0
+	}
+	sum := sumPieces(pieces)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if slot := r.slots[s]; slot != nil {
+		slot.sum, slot.summed = sum, true
+	}
+	return sum
+}
+
 // sumPieces is the checksum of the pieces' bytes, one after the other.
 func sumPieces(pieces [][]byte) uint64 {
 	if len(pieces) == 1 {

@@ -47,6 +47,10 @@ func (r *Records) Claim(namespace string, w *wire.Wanted, o *wire.Offered) (peer
 		o.Flags |= wire.OfferSum
 		o.Sum = l.Sum
 	}
+	o.Parts = 0
+	if l.Parts > 1 {
+		o.Parts = uint16(l.Parts)
+	}
 	if l.Part < l.Parts-1 {
 		o.Flags |= wire.OfferMember
 	}

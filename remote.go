@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 )
 
 // RemoteSource brings blocks that are not resident here. It must not call the
@@ -32,10 +33,14 @@ type Sink interface {
 }
 
 // fetchRemote asks the remote source for the keys numbered in absent. With
-// targets the blocks go to the callers' memory, else into ours.
-func (e *Engine) fetchRemote(ns *namespace, op *Op, keys [][]byte, absent []int, targets []Target) {
-	ctx, cancel := context.WithTimeout(e.background, e.cfg.OperationTimeout)
-	op.cancel = cancel
+// targets the blocks go to the callers' memory, else into ours. within replaces
+// Config.OperationTimeout, unless it is 0.
+func (e *Engine) fetchRemote(ns *namespace, op *Op, keys [][]byte, absent []int, targets []Target, within time.Duration) {
+	if within <= 0 {
+		within = e.cfg.OperationTimeout
+	}
+	ctx, cancel := context.WithTimeout(e.background, within)
+	op.onAbort(cancel)
 	asked := make([][]byte, len(absent))
 	for j, i := range absent {
 		asked[j] = append([]byte(nil), keys[i]...)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/node/web"
-	"github.com/kvcr-go/kvcr/wire"
 	"github.com/kvcr-go/kvcr/wire/server"
 )
 
@@ -106,11 +105,7 @@ func Start(cfg Config) (n *Node, err error) {
 func layouts(cfg kvcr.Config) map[string]string {
 	out := map[string]string{}
 	for _, ns := range cfg.Namespaces {
-		l := wire.Layout{Kind: ns.Kind.String()}
-		for _, p := range ns.Pools {
-			l.Pools = append(l.Pools, wire.LayoutPool{Name: p.Name, SlotBytes: uint64(p.SlotBytes)})
-		}
-		out[ns.Name] = l.Describe()
+		out[ns.Name] = ns.Layout().Describe()
 	}
 	return out
 }

@@ -291,8 +291,8 @@ func (p *Pins) stop(w *pinWait) {
 	w.done(w.items)
 }
 
-// isPin reports whether a claim is one of these, not of the records.
-func isPin(c Claim) bool { return c&pinClaim != 0 }
+// IsPin reports whether a claim is one of these, not of the records.
+func IsPin(c Claim) bool { return c&pinClaim != 0 }
 
 // Spans is the memory of a claimed block, its pieces in order.
 func (p *Pins) Spans(c Claim) []Span {

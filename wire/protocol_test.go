@@ -154,7 +154,7 @@ func TestExamples(t *testing.T) {
 		&PeerQuery{Namespace: "chat", Keys: keys},
 		&Invalidate{Source: s, Namespace: "chat", Items: []Wanted{{keys[0], 7}, {keys[1], 0}}},
 		&Start{
-			Source: s, Dest: d, Mode: TransferMove, Timeout: 5000, Fingerprint: h.Fingerprint, Namespace: "chat",
+			Source: s, Dest: d, Mode: TransferMove, Timeout: 5000, Fingerprint: [32]byte(bytesFrom(0xa0, 32)), Namespace: "chat",
 			Items: []Wanted{{keys[0], 7}, {keys[1], 0}, {[]byte("page-3"), 0}},
 		},
 		&Offer{Source: s, Dest: d, Items: []Offered{
@@ -234,4 +234,13 @@ func TestTables(t *testing.T) {
 	if len(statuses) != int(statusEnd) || len(codes) != int(codeEnd)-1 {
 		t.Errorf("%d statuses and %d codes there", len(statuses), len(codes))
 	}
+}
+
+// bytesFrom is n bytes that count up from first.
+func bytesFrom(first byte, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = first + byte(i)
+	}
+	return b
 }
