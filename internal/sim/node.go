@@ -199,6 +199,7 @@ func (d *destSide) posted(op peer.OpID, index int) *post {
 // srcSide runs the source machine of a process for one destination process.
 type srcSide struct {
 	n     *node
+	tab   *table // of its process
 	from  *node
 	dest  peer.Incarnation
 	m     *peer.Source
@@ -227,7 +228,7 @@ func (n *node) sourceFor(from *node, dest peer.Incarnation) *srcSide {
 		}
 	}
 	limits := peer.SourceLimits{Pins: n.id%2 == 0, Ops: 64}
-	s := &srcSide{n: n, from: from, dest: dest, m: peer.NewSource(n.inc, dest, n.tab, timing, limits),
+	s := &srcSide{n: n, tab: n.tab, from: from, dest: dest, m: peer.NewSource(n.inc, dest, n.tab, timing, limits),
 		begun: map[peer.OpID]*conn{}, over: map[peer.OpID]bool{}, wrote: map[itemID]bool{}, told: map[itemID]bool{}}
 	n.sources = append(n.sources, s)
 	return s
@@ -284,11 +285,11 @@ func (s *srcSide) pin(p peer.Pin) {
 		e := peer.Pinned{Op: p.Op}
 		for i, at := range p.Items {
 			item := peer.PinnedItem{Index: at}
-			k := s.n.tab.keyOf(p.Keys[i])
+			k := s.tab.keyOf(p.Keys[i])
 			if keys[k].lent && w.rng.IntN(3) > 0 {
-				m := s.n.tab.addSlot()
+				m := s.tab.addSlot()
 				m.lent, m.state, m.key, m.data = true, slotRetiring, k, contentOf(k, 1)
-				id, c := s.n.tab.claim(nil, m)
+				id, c := s.tab.claim(nil, m)
 				c.src, c.owner = s, peer.MoveID{Dest: s.dest, Op: p.Op}
 				item.Claim = id
 				item.Offer = wire.Offered{Size: 8 * uint64(len(words{})), Sum: m.data.sum(), Flags: wire.OfferSum | wire.OfferNoPool}

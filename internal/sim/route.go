@@ -26,7 +26,7 @@ type post struct {
 
 func (w *world) post(d *destSide, a peer.Post) {
 	s := d.n.tab.slots[a.Slot-1]
-	p := &post{d: d, op: a.Op, index: a.Index, slot: s, epoch: s.epoch, route: d.conn.route, offer: a.Offer, source: d.conn.s.n.tab}
+	p := &post{d: d, op: a.Op, index: a.Index, slot: s, epoch: s.epoch, route: d.conn.route, offer: a.Offer, source: d.conn.s.tab}
 	if d.posted(a.Op, a.Index) != nil {
 		w.fail("%v posts item %d.%d twice", d, a.Op, a.Index)
 	}
@@ -175,7 +175,7 @@ func (w *world) write(s *srcSide, a peer.Write) {
 		w.fail("%v writes item %d.%d twice", s, a.Op, a.Index)
 	}
 	s.wrote[id] = true
-	c := s.n.tab.claims[a.Claim]
+	c := s.tab.claims[a.Claim]
 	if c == nil {
 		w.fail("%v writes item %d.%d without a claim", s, a.Op, a.Index)
 		return
@@ -241,7 +241,7 @@ func (x *write) deliver(i int, word uint64) {
 	}
 	d := x.to.dests[x.s.n.id]
 	w.after(w.delay(), x.to, func() {
-		if p := d.posted(x.op, x.index); p != nil && p.source == x.s.n.tab {
+		if p := d.posted(x.op, x.index); p != nil && p.source == x.s.tab {
 			p.put(i, word)
 		}
 	})
