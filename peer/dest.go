@@ -31,6 +31,7 @@ type Dest struct {
 
 	up    bool
 	peer  Incarnation // of the last connection
+	gone  Incarnation // that has ended last; a connection to it is of no use
 	route wire.Route
 	ops   []*destOp // in order of Submit
 	byID  map[OpID]*destOp
@@ -85,7 +86,10 @@ type destOp struct {
 	phase  destPhase
 	asked  Incarnation // that Start was sent to last and has not refused, 0 for none
 	source Incarnation // that answered, 0 before and once there is nobody to tell
-	route  wire.Route  // of the connection that it answered on; before: shm, if any that it was asked on was
+	route  wire.Route  // of the connection that it answered on
+	// linger: a connection that it was asked on had route shm. Then the source
+	// keeps its claims beyond the connection, until it is told that all is over.
+	linger bool
 	items  []destItem
 	repeat backoff
 	// expired: the deadline has been acted on.
@@ -186,9 +190,7 @@ func (d *Dest) start(now Time, op *destOp) {
 	op.repeat.start(now, &d.timing)
 	if d.up {
 		op.asked = d.peer
-		if op.route != wire.RouteShm {
-			op.route = d.route
-		}
+		op.linger = op.linger || d.route == wire.RouteShm
 	}
 	d.send(op, &wire.Start{
 		Source: uint64(d.peer), Dest: uint64(d.self), Mode: op.Mode, OwnedOnly: op.OwnedOnly,
@@ -230,6 +232,9 @@ func (d *Dest) probe(op *destOp) {
 
 // connected repeats what the last connection may have lost.
 func (d *Dest) connected(now Time, u Up) {
+	if u.Peer == d.gone {
+		return
+	}
 	d.up, d.peer, d.route = true, u.Peer, u.Route
 	for _, op := range d.ops {
 		switch {
@@ -266,7 +271,7 @@ func (d *Dest) disconnected() {
 		for i := range op.items {
 			d.fail(op, i, wire.StatusLost)
 		}
-		if op.phase == destFinishing && op.route != wire.RouteShm {
+		if op.phase == destFinishing && !op.linger {
 			op.forget() // a source forgets what its connection asked for
 		}
 	}
@@ -275,6 +280,7 @@ func (d *Dest) disconnected() {
 // dead ends what depended on a process that has ended. What its connection still
 // has to say is of no use: nothing would end what that begins.
 func (d *Dest) dead(p Incarnation) {
+	d.gone = p
 	if d.peer == p {
 		d.up = false
 	}
@@ -486,13 +492,12 @@ func (d *Dest) settle(now Time) {
 			op.late = 0
 		}
 		if waiting == 0 && op.phase != destFinishing {
-			// The source may have begun it, though its Offer has not come; on route
-			// shm, it keeps its claims until it is told.
+			// The source may have begun it, though its Offer has not come.
 			if op.phase == destStarting {
 				op.source = op.asked
 			}
 			op.phase = destFinishing
-			if op.source != 0 && (d.up || op.route == wire.RouteShm) {
+			if op.source != 0 && (d.up || op.linger) {
 				op.repeat.start(now, &d.timing)
 				d.again(op)
 			} else {

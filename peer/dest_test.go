@@ -515,7 +515,18 @@ func TestDestUnanswered(t *testing.T) {
 		dt.frame("finished", finished, "Ended")
 		dt.over()
 	}
+	// Asked on shm, answered on another route: the claims are those of the first.
 	dt := newDestTest(t, wire.RouteShm)
+	dt.submit(wire.TransferCopy, 1)
+	dt.step("down", Down{})
+	dt.step("up", Up{srcInc, wire.RouteStream}, "Start copy 30000ms")
+	dt.frame("offer", offered(1, func(o []wire.Offered) { o[0].Status = wire.StatusMiss }), "Settle 0 miss", "Finish")
+	dt.step("down", Down{})
+	dt.step("up", Up{srcInc, wire.RouteStream}, "Finish")
+	dt.frame("finished", finished, "Ended")
+	dt.over()
+
+	dt = newDestTest(t, wire.RouteShm)
 	dt.submit(wire.TransferCopy, 1)
 	dt.step("down", Down{})
 	dt.step("abort", Abort{Op: 1}, "Settle 0 aborted")
@@ -528,6 +539,7 @@ func TestDestUnanswered(t *testing.T) {
 	dt.step("dead", Dead{srcInc})
 	dt.frame("offer", offered(1))
 	dt.step("down", Down{})
+	dt.step("a connection that was made before", Up{srcInc, wire.RouteShm})
 	dt.now += 30 * sec
 	dt.step("deadline", Tick{}, "Settle 0 timeout", "Outcome 0 timeout", "Ended")
 }

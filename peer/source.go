@@ -34,6 +34,7 @@ type Source struct {
 	limits SourceLimits
 
 	up    bool
+	gone  bool // the destination has ended; a connection to it is of no use
 	route wire.Route
 	ops   []*srcOp
 	byID  map[OpID]*srcOp
@@ -115,7 +116,7 @@ func (s *Source) Step(now Time, ev Event) []Action {
 	s.out = s.out[:0]
 	switch e := ev.(type) {
 	case Up:
-		s.up, s.route = true, e.Route
+		s.up, s.route = !s.gone, e.Route
 	case Down:
 		s.disconnected()
 	case Dead:
@@ -166,7 +167,7 @@ func (s *Source) disconnected() {
 
 // dead ends everything: the process is gone.
 func (s *Source) dead() {
-	s.up = false
+	s.up, s.gone = false, true
 	for _, op := range s.ops {
 		s.keepAll(op, wire.StatusSource)
 		s.cancelAll(op)

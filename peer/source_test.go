@@ -309,6 +309,8 @@ func TestSourceShm(t *testing.T) {
 	st.frame("start", start(wire.TransferMove, "a"), "Offer ok/ok")
 	st.step("dead", Dead{dstInc}, "Outcome 0 source", "Ended")
 	st.frame("what it still said", confirm(0))
+	st.step("a connection that was made before", Up{dstInc, wire.RouteShm})
+	st.frame("and what came by that", start(wire.TransferMove, "a"))
 	st.over()
 }
 

@@ -19,6 +19,7 @@ const (
 // up to some message.
 type conn struct {
 	w      *world
+	n      int // how many there were before
 	d      *destSide
 	s      *srcSide
 	route  wire.Route
@@ -41,13 +42,13 @@ func (d *destSide) dial() {
 	w, life, inc := d.n.w, d.n.life, d.n.inc
 	d.dialing = true
 	if !w.cut[d.n.id][d.to.id] {
-		w.after(w.delay(), d.to, func() {
+		w.after(w.delay(), d.to, tag{kind: "accept", a: int(inc)}, func() {
 			if d.n.life == life && d.n.alive {
 				w.accept(d, inc)
 			}
 		})
 	}
-	w.after(dialTimeout+w.delay(), d.n, func() {
+	w.after(dialTimeout+w.delay(), d.n, tag{kind: "redial", a: d.to.id}, func() {
 		d.dialing = false
 		d.dial()
 	})
@@ -56,7 +57,8 @@ func (d *destSide) dial() {
 // accept is the source's half of a new connection; it is the first to know.
 func (w *world) accept(d *destSide, inc peer.Incarnation) {
 	n := d.to
-	c := &conn{w: w, d: d, s: n.sourceFor(d.n, inc), route: w.pickRoute(d.n, n), open: [2]bool{true, true}}
+	w.conns++
+	c := &conn{w: w, n: w.conns, d: d, s: n.sourceFor(d.n, inc), route: w.pickRoute(d.n, n), open: [2]bool{true, true}}
 	// A destination has one connection: an older one is lost, whether its end has
 	// been seen or not.
 	if old := c.s.conn; old != nil {
@@ -66,7 +68,7 @@ func (w *world) accept(d *destSide, inc peer.Incarnation) {
 	c.s.conn = c
 	c.s.step(peer.Up{Peer: inc, Route: c.route})
 	c.upAt = w.now + w.delay()
-	w.after(c.upAt-w.now, d.n, func() {
+	w.after(c.upAt-w.now, d.n, tag{kind: "up", a: n.id, b: c.n}, func() {
 		switch {
 		case d.conn != nil:
 			c.close(toSource)
@@ -117,8 +119,8 @@ func (c *conn) send(dir direction, id uint64, m wire.Message) {
 		if dir == toDest {
 			n = c.d.n
 		}
-		w.after(at-w.now, n, func() {
-			if c.open[1-dir] && (!c.snaped || at <= c.lost[dir]) {
+		w.after(at-w.now, n, tag{kind: "frame", a: int(dir), b: c.n, frame: frame}, func() {
+			if c.open[1-dir] && (!c.snaped || at <= c.lost[dir] || w.manual) {
 				c.receive(dir, frame)
 			}
 		})
@@ -165,7 +167,7 @@ func (c *conn) snap() {
 		if dir == toDest {
 			n = c.d.n
 		}
-		w.after(seen, n, func() { c.close(1 - dir) })
+		w.after(seen, n, tag{kind: "down", a: int(dir), b: c.n}, func() { c.close(1 - dir) })
 	}
 }
 

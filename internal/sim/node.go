@@ -19,6 +19,7 @@ type node struct {
 	skew    peer.Time // of its clock to the world's
 	stalled peer.Time // it does nothing before
 	tab     *table
+	timing  peer.Timing
 	dests   []*destSide // by node, nil for itself
 	sources []*srcSide
 	lastOp  peer.OpID
@@ -28,13 +29,22 @@ func (n *node) String() string { return fmt.Sprintf("n%d/%x", n.id, uint64(n.inc
 
 func (n *node) clock() peer.Time { return n.w.now + n.skew }
 
-// boot starts a process.
+// boot starts a process, with some blocks.
 func (n *node) boot() {
+	w := n.w
+	n.start(timing, 5+w.rng.IntN(10), 1+w.rng.IntN(6))
+	for range w.rng.IntN(6) {
+		n.tab.deposit(w.rng.IntN(ownKeys()), false)
+	}
+}
+
+func (n *node) start(timing peer.Timing, slots, holds int) {
 	w := n.w
 	n.alive, n.life, n.lastOp, n.sources = true, n.life+1, 0, nil
 	n.inc = w.nextInc
 	w.nextInc++
-	n.tab = newTable(w, n, n.inc, 5+w.rng.IntN(10), 1+w.rng.IntN(6))
+	n.tab = newTable(w, n, n.inc, slots, holds)
+	n.timing = timing
 	w.tables[n.inc] = n.tab
 	n.dests = make([]*destSide, len(w.nodes))
 	for to := range w.nodes {
@@ -46,9 +56,6 @@ func (n *node) boot() {
 		w.report.Restarts++
 	}
 	w.tracef("%v starts", n)
-	for range w.rng.IntN(6) {
-		n.tab.deposit(w.rng.IntN(ownKeys()), false)
-	}
 }
 
 // crash ends the process. Its connections break; on one host its death can be
@@ -77,7 +84,7 @@ func (n *node) crash() {
 		if m == n || !m.alive || !w.sameHost[n.id][m.id] {
 			continue
 		}
-		w.after(w.delay(), m, func() {
+		w.after(w.delay(), m, tag{kind: "dead", a: int(dead)}, func() {
 			w.tracef("%v has proof that %x is dead", m, uint64(dead))
 			m.dests[n.id].step(peer.Dead{Peer: dead})
 			for _, s := range m.sources {
@@ -111,7 +118,7 @@ type destSide struct {
 func (d *destSide) String() string { return fmt.Sprintf("%v<-n%d", d.n, d.to.id) }
 
 // arm sets the timer of a machine: Tick comes when Next says, or somewhat later.
-func (n *node) arm(armed *peer.Time, next func() peer.Time, step func(peer.Event)) {
+func (n *node) arm(who int, armed *peer.Time, next func() peer.Time, step func(peer.Event)) {
 	at := next()
 	if at == 0 || at == *armed {
 		return
@@ -121,7 +128,7 @@ func (n *node) arm(armed *peer.Time, next func() peer.Time, step func(peer.Event
 	if n.w.rng.IntN(4) == 0 {
 		late = n.w.delay()
 	}
-	n.w.push(event{at: max(n.w.now, at-n.skew) + late, timer: true, n: n, life: n.life, do: func() {
+	n.w.push(event{at: max(n.w.now, at-n.skew) + late, timer: true, n: n, life: n.life, armed: armed, tag: tag{kind: "timer", a: who, b: int(at)}, do: func() {
 		if *armed != at {
 			return
 		}
@@ -147,7 +154,7 @@ func (d *destSide) step(ev peer.Event) {
 		d.act(a)
 	}
 	w.destination = nil
-	d.n.arm(&d.armed, d.m.Next, d.step)
+	d.n.arm(d.to.id, &d.armed, d.m.Next, d.step)
 	d.dial()
 }
 
@@ -199,6 +206,7 @@ func (d *destSide) posted(op peer.OpID, index int) *post {
 // srcSide runs the source machine of a process for one destination process.
 type srcSide struct {
 	n     *node
+	tab   *table // of its process
 	from  *node
 	dest  peer.Incarnation
 	m     *peer.Source
@@ -227,7 +235,7 @@ func (n *node) sourceFor(from *node, dest peer.Incarnation) *srcSide {
 		}
 	}
 	limits := peer.SourceLimits{Pins: n.id%2 == 0, Ops: 64}
-	s := &srcSide{n: n, from: from, dest: dest, m: peer.NewSource(n.inc, dest, n.tab, timing, limits),
+	s := &srcSide{n: n, tab: n.tab, from: from, dest: dest, m: peer.NewSource(n.inc, dest, n.tab, n.timing, limits),
 		begun: map[peer.OpID]*conn{}, over: map[peer.OpID]bool{}, wrote: map[itemID]bool{}, told: map[itemID]bool{}}
 	n.sources = append(n.sources, s)
 	return s
@@ -247,7 +255,7 @@ func (s *srcSide) step(ev peer.Event) {
 		s.act(a)
 	}
 	w.source, w.frame = nil, nil
-	s.n.arm(&s.armed, s.m.Next, s.step)
+	s.n.arm(-int(s.dest), &s.armed, s.m.Next, s.step)
 }
 
 func (s *srcSide) act(a peer.Action) {
@@ -280,15 +288,15 @@ func (s *srcSide) act(a peer.Action) {
 // pin lends framework memory, some of it, late, or not at all.
 func (s *srcSide) pin(p peer.Pin) {
 	w := s.n.w
-	w.after(w.delay(), s.n, func() {
+	w.after(w.delay(), s.n, tag{kind: "pin", a: int(s.dest), b: int(p.Op)}, func() {
 		e := peer.Pinned{Op: p.Op}
 		for i, at := range p.Items {
 			item := peer.PinnedItem{Index: at}
-			k := s.n.tab.keyOf(p.Keys[i])
+			k := s.tab.keyOf(p.Keys[i])
 			if keys[k].lent && w.rng.IntN(3) > 0 {
-				m := s.n.tab.addSlot()
+				m := s.tab.addSlot()
 				m.lent, m.state, m.key, m.data = true, slotRetiring, k, contentOf(k, 1)
-				id, c := s.n.tab.claim(nil, m)
+				id, c := s.tab.claim(nil, m)
 				c.src, c.owner = s, peer.MoveID{Dest: s.dest, Op: p.Op}
 				item.Claim = id
 				item.Offer = wire.Offered{Size: 8 * uint64(len(words{})), Sum: m.data.sum(), Flags: wire.OfferSum | wire.OfferNoPool}

@@ -56,12 +56,12 @@ var actions = []action{
 		for _, d := range n.dests {
 			if d != nil {
 				d.armed = 0
-				n.arm(&d.armed, d.m.Next, d.step)
+				n.arm(d.to.id, &d.armed, d.m.Next, d.step)
 			}
 		}
 		for _, s := range n.sources {
 			s.armed = 0
-			n.arm(&s.armed, s.m.Next, s.step)
+			n.arm(-int(s.dest), &s.armed, s.m.Next, s.step)
 		}
 		return d.String()
 	}},
@@ -104,8 +104,6 @@ func (w *world) makePlan() {
 			if !n.alive || n.stalled > w.now && !a.fault {
 				return
 			}
-			at := len(w.queue)
-			_ = at
 			text := p.what(w, n, rng)
 			w.tracef("plan %d: %s n%d %s", i, p.kind, node, text)
 		}})
@@ -232,7 +230,7 @@ func (w *world) doRead(n *node, rng *rand.Rand) string {
 	id, c := n.tab.claim(b, b.slot)
 	before := c.slot.data
 	t := n.tab
-	w.after(w.delay(), n, func() {
+	w.after(w.delay(), n, tag{kind: "read"}, func() {
 		if c.slot.data != before || !before.of(k) {
 			w.fail("%v reads other bytes of %s than it claimed", n, keys[k].name)
 		}
@@ -250,7 +248,7 @@ func (w *world) doNoEvict(n *node, rng *rand.Rand) string {
 	}
 	b.lift(wire.StatusNoEvict)
 	b.noEvict++
-	w.after(w.delay(), n, func() { b.noEvict-- })
+	w.after(w.delay(), n, tag{kind: "evictable"}, func() { b.noEvict-- })
 	return keys[k].name
 }
 
@@ -267,7 +265,7 @@ func (w *world) doCut(n *node, rng *rand.Rand) string {
 	}
 	if rng.IntN(2) == 0 {
 		w.cut[n.id][m.id] = true
-		w.after(time.Duration(rng.IntN(4000))*time.Millisecond, nil, func() { w.cut[n.id][m.id] = false })
+		w.after(time.Duration(rng.IntN(4000))*time.Millisecond, nil, tag{kind: "mend"}, func() { w.cut[n.id][m.id] = false })
 	}
 	return fmt.Sprintf("from %v", m)
 }
@@ -290,7 +288,7 @@ func (w *world) doCrash(n *node, rng *rand.Rand) string {
 		n.boot()
 		return "and restarts at once"
 	}
-	w.after(time.Duration(rng.IntN(3000))*time.Millisecond, nil, func() {
+	w.after(time.Duration(rng.IntN(3000))*time.Millisecond, nil, tag{kind: "restart"}, func() {
 		if !n.alive && !n.gone {
 			n.boot()
 		}

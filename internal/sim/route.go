@@ -24,9 +24,13 @@ type post struct {
 	landing  bool
 }
 
+func (p *post) tag(kind string) tag {
+	return tag{kind: kind, a: p.d.to.id, b: int(p.op), c: p.index}
+}
+
 func (w *world) post(d *destSide, a peer.Post) {
 	s := d.n.tab.slots[a.Slot-1]
-	p := &post{d: d, op: a.Op, index: a.Index, slot: s, epoch: s.epoch, route: d.conn.route, offer: a.Offer, source: d.conn.s.n.tab}
+	p := &post{d: d, op: a.Op, index: a.Index, slot: s, epoch: s.epoch, route: d.conn.route, offer: a.Offer, source: d.conn.s.tab}
 	if d.posted(a.Op, a.Index) != nil {
 		w.fail("%v posts item %d.%d twice", d, a.Op, a.Index)
 	}
@@ -35,7 +39,7 @@ func (w *world) post(d *destSide, a peer.Post) {
 		p.copyWord(0)
 	}
 	if p.route != wire.RouteShm && w.chance(25) {
-		w.after(w.delay(), d.n, func() { p.land(wire.StatusLost) }) // this end breaks
+		w.after(w.delay(), d.n, p.tag("break"), func() { p.land(wire.StatusLost) }) // this end breaks
 	}
 }
 
@@ -46,11 +50,20 @@ func (p *post) desc() []byte {
 	return binary.LittleEndian.AppendUint64(b, p.epoch)
 }
 
+// lastWord is that of a step that begins with word i: payload moves word by word,
+// or at once where all orders are explored.
+func (w *world) lastWord(i int) int {
+	if w.manual {
+		return len(words{}) - 1
+	}
+	return i
+}
+
 // copyWord is one step of the destination's own copy from shared memory: word i,
 // and the rest after it.
 func (p *post) copyWord(i int) {
 	w, d := p.d.n.w, p.d
-	w.after(w.delay(), d.n, func() {
+	w.after(w.delay(), d.n, p.tag("copy"), func() {
 		if p.answered {
 			return
 		}
@@ -62,9 +75,11 @@ func (p *post) copyWord(i int) {
 		if from.epoch != p.offer.Offsets[1] && p.source.n.inc == p.source.inc && p.source.n.alive {
 			w.fail("%v reads %v of %v for item %d.%d, which is freed", d, from, p.source.n, p.op, p.index)
 		}
-		p.put(i, from.data[i])
-		if i+1 < len(words{}) {
-			p.copyWord(i + 1)
+		for last := w.lastWord(i); i <= last; i++ {
+			p.put(i, from.data[i])
+		}
+		if i < len(words{}) {
+			p.copyWord(i)
 		}
 	})
 }
@@ -95,7 +110,7 @@ func (p *post) verify() {
 	}
 	p.landing = true
 	w := p.d.n.w
-	w.after(w.delay(), p.d.n, func() {
+	w.after(w.delay(), p.d.n, p.tag("verify"), func() {
 		if p.slot.data.sum() != p.offer.Sum && !w.broken.tear {
 			p.land(wire.StatusChecksum)
 			return
@@ -132,7 +147,7 @@ func (w *world) closePost(d *destSide, op peer.OpID, index int) {
 		return
 	}
 	p.closing = true
-	w.after(w.delay(), d.n, func() {
+	w.after(w.delay(), d.n, p.tag("shut"), func() {
 		if p.answered {
 			return // it had landed by then
 		}
@@ -175,7 +190,7 @@ func (w *world) write(s *srcSide, a peer.Write) {
 		w.fail("%v writes item %d.%d twice", s, a.Op, a.Index)
 	}
 	s.wrote[id] = true
-	c := s.n.tab.claims[a.Claim]
+	c := s.tab.claims[a.Claim]
 	if c == nil {
 		w.fail("%v writes item %d.%d without a claim", s, a.Op, a.Index)
 		return
@@ -197,7 +212,7 @@ func (w *world) write(s *srcSide, a peer.Write) {
 // next has word i written, and the rest after it.
 func (x *write) next(i int) {
 	w := x.s.n.w
-	w.after(w.delay(), x.s.n, func() {
+	w.after(w.delay(), x.s.n, tag{kind: "write", a: int(x.s.dest), b: int(x.op), c: x.index}, func() {
 		switch {
 		case !x.begun && x.cancel:
 			x.end(wire.StatusAborted)
@@ -213,13 +228,15 @@ func (x *write) next(i int) {
 		if x.slot.epoch != x.epoch {
 			w.fail("%v reads %v for item %d.%d after it was freed", x.s, x.slot, x.op, x.index)
 		}
-		word := x.slot.data[i]
-		if w.chance(400) {
-			word ^= 1 << 40
-			w.report.Corrupted++
+		for last := w.lastWord(i); i <= last; i++ {
+			word := x.slot.data[i]
+			if w.chance(400) {
+				word ^= 1 << 40
+				w.report.Corrupted++
+			}
+			x.deliver(i, word)
 		}
-		x.deliver(i, word)
-		x.next(i + 1)
+		x.next(i)
 	})
 }
 
@@ -240,8 +257,8 @@ func (x *write) deliver(i int, word uint64) {
 		return
 	}
 	d := x.to.dests[x.s.n.id]
-	w.after(w.delay(), x.to, func() {
-		if p := d.posted(x.op, x.index); p != nil && p.source == x.s.n.tab {
+	w.after(w.delay(), x.to, tag{kind: "word", a: i, b: int(x.op), c: x.index}, func() {
+		if p := d.posted(x.op, x.index); p != nil && p.source == x.s.tab {
 			p.put(i, word)
 		}
 	})

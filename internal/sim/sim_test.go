@@ -16,7 +16,7 @@ var (
 	flagSeed  = flag.Uint64("seed", 0, "seed of the schedule that TestReplay runs")
 	flagNodes = flag.Int("nodes", 0, "its nodes")
 	flagMode  = flag.String("mode", "any", "its mode")
-	flagN     = flag.Int("n", 0, "schedules that TestSchedules runs; 0: as many as time allows")
+	flagN     = flag.Int("schedules", 0, "schedules that TestSchedules runs; 0: as many as time allows")
 )
 
 // failing runs schedules of a sort until one fails, the time is up, or n have run,

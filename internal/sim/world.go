@@ -71,7 +71,16 @@ type event struct {
 	seq   int
 	n     *node // nil: the world's
 	life  int   // of n; the event is void in another
+	tag   tag
+	armed *peer.Time // of a timer: what it is set to now, in the node's time; tag.b is what it was
 	do    func()
+}
+
+// tag says what an event is, for those who look for states that are the same.
+type tag struct {
+	kind    string
+	a, b, c int
+	frame   []byte
 }
 
 type events []event
@@ -106,12 +115,14 @@ type world struct {
 	nodes    []*node
 	cut      [][]bool // by both nodes: no connection can be made
 	sameHost [][]bool // by both nodes
+	conns    int      // made so far
 	tables   map[peer.Incarnation]*table
 	writes   []*write
 	moves    []*move
 	plan     []planned
 	faults   bool // still allowed
 	nextInc  peer.Incarnation
+	manual   bool // the order of events is chosen from outside, see Explore
 
 	// Of the step that a machine is in.
 	source      *srcSide
@@ -187,12 +198,16 @@ func (w *world) delay() peer.Time {
 func (w *world) push(e event) {
 	w.seq++
 	e.seq = w.seq
+	if w.manual {
+		w.queue = append(w.queue, e)
+		return
+	}
 	heap.Push(&w.queue, e)
 }
 
 // after has do called later, in the present life of n.
-func (w *world) after(d peer.Time, n *node, do func()) {
-	e := event{at: w.now + d, n: n, do: do}
+func (w *world) after(d peer.Time, n *node, t tag, do func()) {
+	e := event{at: w.now + d, n: n, tag: t, do: do}
 	if n != nil {
 		e.life = n.life
 	}
@@ -214,7 +229,7 @@ func (w *world) run() {
 			w.fail("panic: %v", p)
 		}
 	}()
-	w.after(planTime, nil, w.heal)
+	w.after(planTime, nil, tag{kind: "heal"}, w.heal)
 	for w.broke == "" && len(w.queue) > 0 {
 		e := heap.Pop(&w.queue).(event)
 		if e.n != nil {
