@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -107,8 +108,10 @@ func BenchmarkFetchShm(b *testing.B) {
 	}
 }
 
-// BenchmarkFetchLatency is one block of 64 KiB at a time, 10 ms apart, beside two
-// round trips of a byte and the transfer of the block, on a plain connection.
+// BenchmarkFetchLatency is one block of 64 KiB at a time, 10 ms apart, beside the
+// time of the transfer itself (asked for by a byte on a plain connection) and two
+// round trips: of a byte on that connection, or of a question on the control
+// connection.
 func BenchmarkFetchLatency(b *testing.B) {
 	const size = 64 << 10
 	src := startChild(b, "copy", "KVCR_PEER_TEST_STREAM=1")
@@ -116,52 +119,55 @@ func BenchmarkFetchLatency(b *testing.B) {
 	n := openNode(b, dst)
 	plain := dialPlain(b, src)
 	buf := make([]byte, size)
-	ping := func() {
-		if _, err := plain.Write([]byte{2}); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := io.ReadFull(plain, buf[:1]); err != nil {
-			b.Fatal(err)
+	command := func(cmd byte, answer []byte) func() {
+		return func() {
+			if _, err := plain.Write([]byte{cmd}); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := io.ReadFull(plain, answer); err != nil {
+				b.Fatal(err)
+			}
 		}
 	}
-	one := func() time.Duration {
-		got := make(chan Settle, 1)
-		start := time.Now()
-		n.Submit(src.endpoint, Submit{Namespace: "ns", Items: []wire.Wanted{{Key: []byte("small")}}, Deadline: n.Now() + 10*time.Second}, func(s Settle) { got <- s })
-		if s := <-got; s.Status != wire.StatusOK {
-			b.Fatal(s.Status)
-		}
-		took := time.Since(start)
-		dst.drop()
-		return took
+	steps := []struct {
+		name string
+		run  func()
+		took []time.Duration
+	}{
+		{name: "fetch", run: func() {
+			got := make(chan Settle, 1)
+			n.Submit(src.endpoint, Submit{Namespace: "ns", Items: []wire.Wanted{{Key: []byte("small")}}, Deadline: n.Now() + 10*time.Second}, func(s Settle) { got <- s })
+			if s := <-got; s.Status != wire.StatusOK || s.Existing {
+				b.Fatalf("%+v", s)
+			}
+		}},
+		{name: "control", run: func() {
+			if _, err := n.Query(context.Background(), src.endpoint, "ns", [][]byte{[]byte("small")}); err != nil {
+				b.Fatal(err)
+			}
+		}},
+		{name: "ping", run: command(2, buf[:1])},
+		{name: "transfer", run: command(3, buf)},
 	}
-	two := func() time.Duration {
-		start := time.Now()
-		ping()
-		ping()
-		if _, err := plain.Write([]byte{3}); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := io.ReadFull(plain, buf); err != nil {
-			b.Fatal(err)
-		}
-		return time.Since(start)
-	}
-	one()
-	two()
-	var a, z []time.Duration
 	for b.Loop() {
-		time.Sleep(10 * time.Millisecond)
-		a = append(a, one())
-		time.Sleep(10 * time.Millisecond)
-		z = append(z, two())
+		for i := range steps {
+			s := &steps[i]
+			time.Sleep(10 * time.Millisecond)
+			start := time.Now()
+			s.run()
+			s.took = append(s.took, time.Since(start))
+			dst.drop()
+		}
 	}
-	slices.Sort(a)
-	slices.Sort(z)
-	b.ReportMetric(float64(a[len(a)/2].Microseconds()), "p50-us")
-	b.ReportMetric(float64(a[len(a)*9/10].Microseconds()), "p90-us")
-	b.ReportMetric(float64(z[len(z)/2].Microseconds()), "baseline-us")
-	b.ReportMetric(a[len(a)/2].Seconds()/z[len(z)/2].Seconds(), "ratio")
+	p50 := map[string]float64{}
+	for i := range steps {
+		s := &steps[i]
+		slices.Sort(s.took)
+		p50[s.name] = float64(s.took[len(s.took)/2].Nanoseconds()) / 1000
+		b.ReportMetric(p50[s.name], s.name+"-us")
+	}
+	b.ReportMetric(p50["fetch"]/(p50["transfer"]+2*p50["control"]), "of-control")
+	b.ReportMetric(p50["fetch"]/(p50["transfer"]+2*p50["ping"]), "of-plain")
 	b.ReportMetric(0, "ns/op")
 }
 
