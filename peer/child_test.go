@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -114,11 +115,14 @@ func childMain(role string) {
 			tb.put(t, keyOf(i), childSize)
 		}
 	}
+	tb.put(t, "small", 64<<10)
 	fmt.Println(n.Endpoints()[0])
 	endpoint := os.Getenv(envEndpoint)
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		cmd, _, _ := strings.Cut(in.Text(), " ")
 		switch cmd {
+		case "plain":
+			fmt.Println(servePlain(tb))
 		case "use":
 			c, s, m, h := tb.use()
 			fmt.Println(c + s + m + h)
@@ -145,3 +149,5 @@ func childMain(role string) {
 	defer cancel()
 	n.Close(ctx)
 }
+
+func runtimeGoroutines() int { return runtime.NumGoroutine() }

@@ -280,7 +280,8 @@ func (st *outStream) write() error {
 			return err
 		}
 	}
-	return nil
+	// Else it would pass, and end the next write of now before it began.
+	return st.nc.SetWriteDeadline(time.Time{})
 }
 
 // done answers for the batch. After an error the connection is closed: nobody
