@@ -227,6 +227,9 @@ func moveChain(t *testing.T, p *pair, density, shared bool) {
 			t.Fatalf("Mark(%q): %v", it.key, st)
 		}
 	}
+	if chain := p.dst.Records().slots[moved[0].slot].chain; density && (chain.length != 4 || chain.last != 3 || chain != p.dst.Records().slots[moved[3].slot].chain) {
+		t.Errorf("the chain is %+v, want 4 long up to the group's first part", chain)
+	}
 	if st := stats(t, p.src); st.Marks != 4 {
 		t.Errorf("%d marks, want 3 blocks and a group", st.Marks)
 	}
@@ -545,6 +548,11 @@ func TestRecordsOutOfOrder(t *testing.T) {
 		hd := handleIn(t, p.dst, "ns")
 		for _, k := range keys {
 			hd.Delete(k)
+		}
+	}
+	for op, in := range p.dst.Records().inbound.ops {
+		if len(in.waiting) != 0 {
+			t.Errorf("operation %d: %d parents are waited for", op, len(in.waiting))
 		}
 	}
 	quiet(t, p.src)

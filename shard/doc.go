@@ -15,6 +15,9 @@
 //     whoever reserved it until the commit or the abort.
 //   - Memory is freed by the word alone: FREE -> FILLING -> READY -> RETIRING
 //     -> FREE (word.go).
+//   - A move to or from another node binds a block with a mark or a hold, in a
+//     side table of the token holder's (move.go); each call of lend.go, adopt.go
+//     and move.go is one command.
 //
 // Memory for each block: a 64-byte hot record (what a hit reads), 32 bytes in
 // cold tables (what eviction and transfers read) and its share of the index, at

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kvcr-go/kvcr/shard/evict"
@@ -411,7 +413,9 @@ func TestHoldRules(t *testing.T) {
 			if s.Holds(hash, k, moveB) {
 				t.Error("a deleted block is held")
 			}
+			expect("mark of a deleted block", s.Mark(b.Block, moveB), MoveMiss)
 			s.Release(c)
+			expect("mark of a block that is no more", s.Mark(b.Block, moveB), MoveMiss)
 			expect("invalidation of nothing", s.Invalidate(hash, k, 0), MoveMiss)
 		})
 	}
@@ -459,60 +463,91 @@ func TestRemoveGroup(t *testing.T) {
 	})
 }
 
-// A stored block is held the moment it can be found: no mark, no eviction, no
-// invalidation comes between. The sink, which runs inside the step, is the
-// earliest anybody can know; the rest hammers from outside.
+// An arrival is held the moment it can be found: no mark, no eviction and no
+// invalidation comes between. Three goroutines try all the time.
 func TestAdoptHoldsAtOnce(t *testing.T) {
-	s := newTest(t, rig{pools: []Pool{{64, 16}}})
+	n := 16000
+	s := newTest(t, rig{pools: []Pool{{64, uint32(n + 64)}}, policy: "fifo"})
+	var now atomic.Int64
 	done := make(chan struct{})
 	var wg sync.WaitGroup
-	for g := range 2 {
+	try := func(f func(k []byte)) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			l := newLane(t, s)
-			for i := 0; ; i++ {
+			for {
 				select {
 				case <-done:
-					l.Recall()
 					return
 				default:
-				}
-				k := key(i % 8)
-				if g == 0 {
-					if c, b, got := s.Lend(s.hash(k), k, 0); got == MoveOK {
-						s.Release(c)
-						if got := s.Mark(b.Block, moveB); got == MoveOK {
-							t.Errorf("%q was marked", k)
-						}
-					}
-					if got := s.Invalidate(s.hash(k), k, 0); got == MoveOK {
-						t.Errorf("%q was invalidated", k)
-					}
-				} else {
-					k = key(100 + i)
-					put(l, k, pattern(k, 0, 64))
+					f(key(int(now.Load())))
 				}
 			}
 		}()
 	}
-	for i := range 400 {
-		k := key(i % 8)
-		a := adoption(t, s, k, 64)
-		if why, got := s.Adopt([]Adoption{a}, &Adopting{Hold: moveA}); why != OK || got != MoveOK {
+	try(func(k []byte) {
+		if got := s.Invalidate(s.hash(k), k, 0); got == MoveOK {
+			t.Errorf("%q was invalidated", k)
+		}
+	})
+	try(func(k []byte) {
+		if c, b, got := s.Lend(s.hash(k), k, 0); got == MoveOK {
+			if got := s.Mark(b.Block, moveB); got == MoveOK {
+				t.Errorf("%q was marked", k)
+			}
+			s.Release(c)
+		}
+	})
+	// The third looks whenever the token is free for a moment, however short.
+	try(func(k []byte) {
+		if !s.token.try() {
+			return
+		}
+		if lead := s.leadOf(s.hash(k), k); lead != 0 && !s.heldFor(lead, moveA) {
+			t.Errorf("%q is resident and not held", k)
+		}
+		s.token.release()
+	})
+	for i := range n {
+		now.Store(int64(i))
+		if why, got := s.Adopt([]Adoption{adoption(t, s, key(i), 64)}, &Adopting{Hold: moveA}); why != OK || got != MoveOK {
 			t.Errorf("Adopt: %v, %v", why, got)
 		}
 	}
 	close(done)
 	wg.Wait()
-	for i := range 8 {
+	for i := range n {
 		if !s.Holds(s.hash(key(i)), key(i), moveA) {
-			t.Errorf("%q is not held", key(i))
+			t.Fatalf("%q is not held", key(i))
 		}
 		s.DropHold(s.hash(key(i)), key(i), moveA)
 	}
 	if _, h := bound(s); h != 0 {
 		t.Errorf("%d holds left", h)
+	}
+}
+
+// With an embedder's policy all of this runs on the owner goroutine, where that
+// policy expects to be called.
+func TestMovesOnTheOwner(t *testing.T) {
+	calls := 0
+	onOwner := func() {
+		calls++
+		if buf := make([]byte, 16<<10); !bytes.Contains(buf[:runtime.Stack(buf, false)], []byte("shard.(*Shard).own(")) {
+			t.Error("the policy was called on another goroutine than the owner")
+		}
+	}
+	var p spied
+	p.insert = onOwner
+	p.victim = func(now uint32) evict.ID { onOwner(); return p.Policy.Victim(now) }
+	s := newTest(t, rig{pools: []Pool{{64, 4}}, foreign: true, make: spy(&p, "lru")})
+	for i := range 8 {
+		if why, got := s.Adopt([]Adoption{adoption(t, s, key(i), 64)}, &Adopting{}); why != OK || got != MoveOK {
+			t.Errorf("Adopt: %v, %v", why, got)
+		}
+	}
+	if calls != 8+4 {
+		t.Errorf("%d calls of the policy, want 8 inserts and 4 victims", calls)
 	}
 }
 
