@@ -54,9 +54,7 @@ func openPeer(t *testing.T, change func(*kvcr.Config)) *peerEngine {
 		p.endpoint = eps[0]
 	}
 	t.Cleanup(func() {
-		if n := e.Claims(); n != 0 {
-			t.Errorf("%d claims are left", n)
-		}
+		eventually(t, "no claim is left", func() bool { return e.Claims() == 0 })
 		if err := e.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}

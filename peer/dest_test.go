@@ -24,7 +24,7 @@ func newDestTest(t *testing.T, route wire.Route) *destTest {
 
 func (dt *destTest) step(what string, ev Event, want ...string) {
 	dt.Helper()
-	expect(dt.T, what, dt.d.Step(dt.now, ev), want...)
+	wantActions(dt.T, what, dt.d.Step(dt.now, ev), want...)
 }
 
 func (dt *destTest) frame(what string, m wire.Message, want ...string) {

@@ -249,8 +249,8 @@ func showOne(a Action) string {
 	return reflect.TypeOf(a).Name()
 }
 
-// expect compares actions with lines.
-func expect(t *testing.T, what string, got []Action, want ...string) {
+// wantActions compares actions with lines.
+func wantActions(t *testing.T, what string, got []Action, want ...string) {
 	t.Helper()
 	if lines := show(got); strings.Join(lines, "; ") != strings.Join(want, "; ") {
 		t.Errorf("%s:\n got %s\nwant %s", what, strings.Join(lines, "; "), strings.Join(want, "; "))

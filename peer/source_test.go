@@ -23,7 +23,7 @@ func newSourceTest(t *testing.T, route wire.Route, limits SourceLimits) *sourceT
 
 func (st *sourceTest) step(what string, ev Event, want ...string) {
 	st.Helper()
-	expect(st.T, what, st.s.Step(st.now, ev), want...)
+	wantActions(st.T, what, st.s.Step(st.now, ev), want...)
 }
 
 func (st *sourceTest) frame(what string, m wire.Message, want ...string) {
