@@ -132,7 +132,7 @@ func TestHostileDestination(t *testing.T) {
 		{"not offered", func(d *rawDest) {
 			d.start(7, wanted(0, 2))
 			s, o := ids(d)
-			d.send(7, &wire.Accept{Source: s, Dest: o, Items: []wire.Accepted{{Index: 99}, {Index: 1<<32 - 1}}})
+			d.send(7, &wire.Accept{Source: s, Dest: o, Items: []wire.Accepted{{Index: 99}, {Index: wire.MaxItems - 1}}})
 			if m := d.expect(wire.TypeDone).(*wire.Done); len(m.Items) != 2 || m.Items[0].Status == wire.StatusOK {
 				t.Errorf("accepting what was not offered: %+v", m)
 			}
@@ -380,7 +380,7 @@ func TestHostileSource(t *testing.T) {
 		}},
 		{"says done and sends nothing", wire.StatusTimeout, func(r *rawSource, ctrl net.Conn, id uint64, s *wire.Start) {
 			ctrl.Write(offer(r, s, size).Append(nil, id))
-			m := &wire.Done{Source: r.self, Dest: r.dest.Load(), Items: []wire.ItemStatus{{Index: 0}, {Index: 1}, {Index: 500}}}
+			m := &wire.Done{Source: r.self, Dest: r.dest.Load(), Items: []wire.ItemStatus{{Index: 0}, {Index: 1}, {Index: wire.MaxItems - 1}}}
 			ctrl.Write(m.Append(nil, id))
 		}},
 		{"loses the payload connection in a block", wire.StatusLost, func(r *rawSource, ctrl net.Conn, id uint64, s *wire.Start) {
