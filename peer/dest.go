@@ -114,6 +114,14 @@ func (d *Dest) Step(now Time, ev Event) []Action {
 		d.connected(now, e)
 	case Down:
 		d.disconnected()
+	case Unreachable:
+		for _, op := range d.ops {
+			if op.phase == destStarting {
+				for i := range op.items {
+					d.fail(op, i, e.Status)
+				}
+			}
+		}
 	case Dead:
 		d.dead(e.Peer)
 	case Frame:

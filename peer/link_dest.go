@@ -332,9 +332,7 @@ func (l *destLink) rest() {
 // refuse ends what waits for a connection: there will be none soon. Operations that
 // the source knows wait on.
 func (l *destLink) refuse(r *refused) {
-	for op := range l.ops {
-		l.link.step(Frame{ID: uint64(op), Msg: &wire.Refused{Source: uint64(l.peer), Status: r.status, Text: r.why}})
-	}
+	l.link.step(Unreachable{r.status})
 	for id, k := range l.calls {
 		l.endCall(id, k)
 		k.done(&wire.StatusReply{Status: r.status})

@@ -55,6 +55,9 @@ type (
 		Op    OpID
 		Items []int
 	}
+	// Unreachable: there is no connection and will be none soon. Operations that
+	// no source knows end with Status.
+	Unreachable struct{ Status wire.Status }
 	// Landed ends a Post: the item's bytes are in its slot and verified, or Status
 	// says why they are not. Nobody will write the slot by this operation.
 	Landed struct {
@@ -180,17 +183,18 @@ type (
 	CancelPin struct{ Op OpID }
 )
 
-func (Up) event()      {}
-func (Down) event()    {}
-func (Dead) event()    {}
-func (Frame) event()   {}
-func (Tick) event()    {}
-func (Submit) event()  {}
-func (Abort) event()   {}
-func (Landed) event()  {}
-func (Shut) event()    {}
-func (Written) event() {}
-func (Pinned) event()  {}
+func (Up) event()          {}
+func (Down) event()        {}
+func (Dead) event()        {}
+func (Frame) event()       {}
+func (Tick) event()        {}
+func (Submit) event()      {}
+func (Abort) event()       {}
+func (Unreachable) event() {}
+func (Landed) event()      {}
+func (Shut) event()        {}
+func (Written) event()     {}
+func (Pinned) event()      {}
 
 func (Send) action()        {}
 func (Outcome) action()     {}
