@@ -1,6 +1,5 @@
 //go:build linux
 
-// Package browser lets tests look at a page as a person does.
 package browser
 
 import (

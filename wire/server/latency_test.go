@@ -90,3 +90,21 @@ func TestTimesOfSlowReader(t *testing.T) {
 		t.Errorf("the longest GET is said to have taken %v: the client's time", l.Max)
 	}
 }
+
+// A client that asks for STATS again and again gets counts as they are, and times
+// that are summed up once in a tick.
+func TestStatsForClient(t *testing.T) {
+	s := &Server{ttl: newExpiries()}
+	defer s.ttl.close()
+	for i, want := range []uint64{1, 1, 3} {
+		s.commands[0].Add(1)
+		s.slowWatch.record(0, time.Millisecond, 1)
+		if i == 2 {
+			s.clock.Store(int64(tick))
+		}
+		st := s.statsForClient()
+		if got := st.Commands[0]; got.Count != uint64(i+1) || got.Latency.Count != want || got.Recent.Count != want || st.Latency.Count != want {
+			t.Errorf("asked %d times: %d commands, %d times of them, %d in all; want %d", i+1, got.Count, got.Latency.Count, st.Latency.Count, want)
+		}
+	}
+}

@@ -61,6 +61,8 @@ type Options struct {
 	// to, default 16 MiB, StagingTotal all of them together, default 256 MiB;
 	// negative: none.
 	StagingCap, StagingTotal int
+	// readStaging copies a value out of staging memory; tests replace it.
+	readStaging func(st *staging, dst []byte, off int64) error
 
 	Log *slog.Logger // default: discards
 }
@@ -122,6 +124,9 @@ type Server struct {
 	commands, errors                    [tallies]atomic.Uint64 // of slow sessions
 	slowWatch                           stopwatch
 	times                               timeline
+	toldMu                              sync.Mutex // guards told and toldAt
+	told                                *Stats     // by statsForClient
+	toldAt                              int64      // coarse
 	ttl                                 expiries
 	pairs                               *pairs // nil: none
 	sharing                             sharing

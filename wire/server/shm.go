@@ -40,6 +40,9 @@ func (o *Options) shmDefaults() {
 	if o.StagingTotal == 0 {
 		o.StagingTotal = 256 << 20
 	}
+	if o.readStaging == nil {
+		o.readStaging = (*staging).read
+	}
 }
 
 // attachment is the shared memory of one connection.
@@ -352,7 +355,7 @@ func (s *Server) commit(h *kvcr.Handle, st *staging, p *place, m *wire.Commit) (
 		m := statusReply(err)
 		return &m, true
 	}
-	if err := s.sharing.copy(st, res.Bytes(), p.off); err != nil {
+	if err := s.opt.readStaging(st, res.Bytes(), p.off); err != nil {
 		res.Abort()
 		return &wire.ErrorReply{Code: wire.CodeInternal, Text: fmt.Sprintf("staging memory: %v", err)}, true
 	}

@@ -26,8 +26,7 @@ import (
 //
 // The zero sharing is ready.
 type sharing struct {
-	kernel *peerKernel                                    // nil: realPeers
-	read   func(st *staging, dst []byte, off int64) error // nil: staging.read
+	kernel *peerKernel // nil: realPeers
 
 	// Since the start, but for held: claims of connections that are open now.
 	gets, hits, lent, commits, committed atomic.Uint64
@@ -54,14 +53,6 @@ type process struct {
 	dead   bool
 	missed bool        // counted as dropped
 	claims []kvcr.View // of its connections that have ended
-}
-
-// copy takes a value out of staging memory.
-func (sh *sharing) copy(st *staging, dst []byte, off int64) error {
-	if sh.read != nil {
-		return sh.read(st, dst, off)
-	}
-	return st.read(dst, off)
 }
 
 // join counts a connection of the process that owns pidfd, and takes that over.

@@ -560,13 +560,15 @@ func TestSharedPut(t *testing.T) {
 // The copy of a large COMMIT keeps no other connection waiting, and the one that
 // commits goes on as before.
 func TestLargeCommitBesideLoop(t *testing.T) {
-	s, path := startShared(t, sharedNamespace, func(o *Options) { o.Loops = 1 })
 	blocked, let := make(chan int, 8), make(chan struct{})
-	s.sharing.read = func(st *staging, dst []byte, off int64) error {
-		blocked <- len(dst)
-		<-let
-		return st.read(dst, off)
-	}
+	s, path := startShared(t, sharedNamespace, func(o *Options) {
+		o.Loops = 1
+		o.readStaging = func(st *staging, dst []byte, off int64) error {
+			blocked <- len(dst)
+			<-let
+			return st.read(dst, off)
+		}
+	})
 	defer close(let) // or a loop that waits would wait for ever
 	cl, sh := attachTo(t, path, 2<<20)
 	other := dialUnix(t, path)
@@ -620,15 +622,16 @@ func TestLargeCommitBesideLoop(t *testing.T) {
 func TestLargeCommitAndTheEnd(t *testing.T) {
 	for _, how := range []string{"half-closed", "closed", "shut down"} {
 		t.Run(how, func(t *testing.T) {
-			s, path := startShared(t, sharedNamespace, nil)
 			blocked, let := make(chan struct{}, 8), make(chan struct{})
+			s, path := startShared(t, sharedNamespace, func(o *Options) {
+				o.readStaging = func(st *staging, dst []byte, off int64) error {
+					blocked <- struct{}{}
+					<-let
+					return st.read(dst, off)
+				}
+			})
 			free := sync.OnceFunc(func() { close(let) })
 			defer free()
-			s.sharing.read = func(st *staging, dst []byte, off int64) error {
-				blocked <- struct{}{}
-				<-let
-				return st.read(dst, off)
-			}
 			const size = 600 << 10
 			r := attachRaw(t, path, 1<<20)
 			var place wire.Reservation

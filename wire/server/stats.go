@@ -70,6 +70,32 @@ var protoNames = [...]string{"resp", "binary"}
 
 // Stats returns a snapshot.
 func (s *Server) Stats() Stats {
+	st := s.counters()
+	s.timesOf(&st)
+	return st
+}
+
+// statsForClient is Stats for whoever asks over the wire, as often as they like:
+// its times are up to a tick old, since summing them up takes as long as a hundred
+// short requests.
+func (s *Server) statsForClient() Stats {
+	st := s.counters()
+	s.toldMu.Lock()
+	defer s.toldMu.Unlock()
+	if now := s.coarse(); s.told == nil || now != s.toldAt {
+		s.timesOf(&st)
+		s.told, s.toldAt = &st, now
+		return st
+	}
+	st.Latency, st.Recent = s.told.Latency, s.told.Recent
+	for i := range st.Commands {
+		st.Commands[i].Latency, st.Commands[i].Recent = s.told.Commands[i].Latency, s.told.Commands[i].Recent
+	}
+	return st
+}
+
+// counters is a snapshot without times.
+func (s *Server) counters() Stats {
 	st := Stats{
 		Conns: s.conns.Load(), MaxConns: s.opt.MaxConns, Accepted: uint64(s.accepted.Load()), Refused: uint64(s.refused.Load()),
 		SlowConns: uint64(s.slowConns.Load()), BytesIn: uint64(s.bytesIn.Load()), BytesOut: uint64(s.bytesOut.Load()),
@@ -89,7 +115,6 @@ func (s *Server) Stats() Stats {
 		st.Claims += ss.claims()
 	}
 	s.mu.Unlock()
-	s.timesOf(&st)
 	return st
 }
 
