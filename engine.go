@@ -283,7 +283,9 @@ func (e *Engine) Close() error {
 	if e.state == lingering {
 		e.closeErr = &busy
 	}
-	e.closeErr = errors.Join(e.closeErr, peersErr)
+	if peersErr != nil {
+		e.closeErr = errors.Join(e.closeErr, peersErr)
+	}
 	return e.closeErr
 }
 
