@@ -34,6 +34,7 @@ type Context struct {
 	settings []Setting
 	limits   Options
 	types    uint64 // bit i: MemoryType i
+	chunk    uint64 // registerChunk; less in tests
 
 	mu      sync.Mutex
 	ucp     C.ucp_context_h // nil after Close
@@ -63,7 +64,7 @@ func Open(o Options) (*Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Context{limits: o}
+	c := &Context{limits: o, chunk: registerChunk}
 	if c.settings, err = chooseSettings(o, os.LookupEnv); err != nil {
 		return nil, err
 	}
@@ -76,7 +77,7 @@ func Open(o Options) (*Context, error) {
 		if s.Source == "environment" {
 			continue // UCX has read it
 		}
-		name, value := C.CString(s.Name), C.CString(s.Value)
+		name, value := C.CString(modifyName(s.Name, Version())), C.CString(s.Value)
 		status := C.ucp_config_modify(config, name, value)
 		C.free(unsafe.Pointer(name))
 		C.free(unsafe.Pointer(value))
@@ -86,7 +87,7 @@ func Open(o Options) (*Context, error) {
 	}
 	params := C.ucp_params_t{
 		field_mask: C.UCP_PARAM_FIELD_FEATURES | C.UCP_PARAM_FIELD_MT_WORKERS_SHARED,
-		features:   C.UCP_FEATURE_TAG | C.UCP_FEATURE_WAKEUP,
+		features:   C.UCP_FEATURE_TAG | C.UCP_FEATURE_AM | C.UCP_FEATURE_WAKEUP,
 		// Register runs beside the workers' goroutines.
 		mt_workers_shared: 1,
 	}

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void event(kx_worker *w, uint32_t kind, uint32_t index, ucs_status_t status, uint64_t bytes) {
     kx_event *e = &w->events[w->nevents++];
@@ -78,12 +79,83 @@ static void ep_close_cb(void *request, ucs_status_t status, void *arg) {
     ((kx_ep *)arg)->ep = NULL;
 }
 
-static void ep_flush_cb(void *request, ucs_status_t status, void *arg) {
-    kx_ep *ep = arg;
+static void ep_flushed_cb(void *request, ucs_status_t status, void *arg) {
     (void)status;
     if (request != NULL) ucp_request_free(request);
-    ep->inflight--;
-    ep->flushed = 2;
+    ((kx_ep *)arg)->inflight--;
+    ((kx_ep *)arg)->flushed = 2;
+}
+
+static void ep_flush(kx_ep *ep) {
+    ucp_request_param_t p = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb.send = ep_flushed_cb,
+        .user_data = ep,
+    };
+    ep->flushed = 1;
+    ep->inflight++;
+    if (!UCS_PTR_IS_PTR(ucp_ep_flush_nbx(ep->ep, &p))) ep_flushed_cb(NULL, UCS_OK, ep);
+}
+
+// Hello. UCX 1.13 built with assertions (Debian's is) aborts the process of a
+// peer that is still answering a connection when the connecting side goes away
+// (openucx/ucx pull request 8175). So an endpoint says hello, and is not closed
+// before the peer has answered: the answer travels behind UCX's own.
+
+enum { AM_HELLO = 0, AM_ANSWER = 1 };
+
+typedef struct {
+    uint32_t index, serial;  // means something to the one who said hello only
+} hello;
+
+static void hello_sent_cb(void *request, ucs_status_t status, void *arg) {
+    (void)status;
+    ucp_request_free(request);
+    free(arg);
+}
+
+static void hello_send(ucp_ep_h ep, unsigned id, uint32_t flags, hello h) {
+    hello *copy = malloc(sizeof(h));
+    if (copy == NULL) return;
+    *copy = h;
+    ucp_request_param_t p = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+        .flags = flags,
+        .cb.send = hello_sent_cb,
+        .user_data = copy,
+    };
+    if (!UCS_PTR_IS_PTR(ucp_am_send_nbx(ep, id, copy, sizeof(h), NULL, 0, &p))) free(copy);
+}
+
+static ucs_status_t hello_cb(void *arg, const void *header, size_t n, void *data, size_t length,
+                             const ucp_am_recv_param_t *p) {
+    (void)arg, (void)data, (void)length;
+    hello h;
+    if (n != sizeof(h) || !(p->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP)) return UCS_OK;
+    memcpy(&h, header, sizeof(h));
+    hello_send(p->reply_ep, AM_ANSWER, 0, h);
+    return UCS_OK;
+}
+
+static ucs_status_t answer_cb(void *arg, const void *header, size_t n, void *data, size_t length,
+                              const ucp_am_recv_param_t *p) {
+    (void)data, (void)length, (void)p;
+    kx_worker *w = arg;
+    hello h;
+    if (n != sizeof(h)) return UCS_OK;
+    memcpy(&h, header, sizeof(h));
+    if (h.index < w->nep && w->ep[h.index].serial == h.serial) w->ep[h.index].wired = 1;
+    return UCS_OK;
+}
+
+static ucs_status_t hello_listen(kx_worker *w, unsigned id, ucp_am_recv_callback_t cb) {
+    ucp_am_handler_param_t p = {
+        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .id = id,
+        .cb = cb,
+        .arg = w,
+    };
+    return ucp_worker_set_am_recv_handler(w->ucp, &p);
 }
 
 static void ep_failed_cb(void *arg, ucp_ep_h handle, ucs_status_t status) {
@@ -102,16 +174,10 @@ static void ep_failed_cb(void *arg, ucp_ep_h handle, ucs_status_t status) {
 static int ep_step(kx_ep *ep) {
     if (!ep->leaving) {
         if (ep->inflight > 0 && ep->closing < KX_NOW) return 0;
-        if (ep->closing == KX_GRACE && !ep->failed && ep->ep != NULL && ep->flushed == 0) {
-            ucp_request_param_t p = {
-                .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-                .cb.send = ep_flush_cb,
-                .user_data = ep,
-            };
-            ep->flushed = 1;
-            ep->inflight++;
-            if (UCS_PTR_IS_PTR(ucp_ep_flush_nbx(ep->ep, &p))) return 0;
-            ep_flush_cb(NULL, UCS_OK, ep);
+        if (!ep->wired && !ep->failed && ep->closing < KX_CUT) return 0;
+        if (ep->closing == KX_GRACE && !ep->failed && ep->ep != NULL) {
+            if (ep->flushed == 0) ep_flush(ep);
+            if (ep->flushed != 2) return 0;
         }
         keys_close(ep);
         ep->leaving = 1;
@@ -146,8 +212,9 @@ static void ep_open(kx_worker *w, kx_ep *ep, void *address) {
     ep->keys = NULL;
     ep->draining = NULL;
     ep->inflight = 0;
-    ep->closing = ep->flushed = ep->leaving = ep->failed = 0;
+    ep->closing = ep->wired = ep->flushed = ep->leaving = ep->failed = 0;
     ep->status = UCS_OK;
+    ep->serial = ++w->serial;
     ucp_ep_params_t p = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER,
@@ -160,7 +227,9 @@ static void ep_open(kx_worker *w, kx_ep *ep, void *address) {
     if (s != UCS_OK) {
         ep->ep = NULL;
         ep_failed_cb(ep, NULL, s);
+        return;
     }
+    hello_send(ep->ep, AM_HELLO, UCP_AM_SEND_FLAG_REPLY, (hello){.index = ep - w->ep, .serial = ep->serial});
 }
 
 // Operations.
@@ -179,6 +248,13 @@ static void req_end(kx_req *r, ucs_status_t status) {
     if (ep != NULL) ep->inflight--;
 }
 
+// started takes what a non-blocking call of UCX returned: a request, or an end.
+// Callbacks run only in ucp_worker_progress, so r is still ours here.
+static void started(kx_req *r, ucs_status_ptr_t p) {
+    if (UCS_PTR_IS_PTR(p)) r->ucp = p;
+    else req_end(r, UCS_PTR_RAW_STATUS(p));
+}
+
 static void send_cb(void *request, ucs_status_t status, void *arg) {
     ucp_request_free(request);
     req_end(arg, status);
@@ -187,15 +263,30 @@ static void send_cb(void *request, ucs_status_t status, void *arg) {
 static void recv_cb(void *request, ucs_status_t status, const ucp_tag_recv_info_t *info, void *arg) {
     kx_req *r = arg;
     r->bytes = info->length;
+    if (r == r->w->starting) {
+        r->w->starting = NULL;
+        r->status = status;
+        return;
+    }
     ucp_request_free(request);
     req_end(r, status);
 }
 
-// started takes what a non-blocking call of UCX returned: a request, or an end.
-// Callbacks run only in ucp_worker_progress, so r is still ours here.
-static void started(kx_req *r, ucs_status_ptr_t p) {
-    if (UCS_PTR_IS_PTR(p)) r->ucp = p;
-    else req_end(r, UCS_PTR_RAW_STATUS(p));
+// UCX 1.13 does not tell the length of a receive that ends within the call that
+// starts it, so it is asked to use the callback even then. That callback comes
+// before the call returns the request, hence `starting`.
+static void recv_start(kx_req *r, const kx_cmd *c, ucp_request_param_t *p) {
+    kx_worker *w = r->w;
+    p->cb.recv = recv_cb;
+    p->op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+    w->starting = r;
+    ucs_status_ptr_t s = ucp_tag_recv_nbx(w->ucp, (void *)(uintptr_t)c->addr, c->len, c->tag, ~(ucp_tag_t)0, p);
+    if (w->starting == NULL) {
+        ucp_request_free(s);
+        s = NULL;
+    }
+    w->starting = NULL;
+    started(r, s);
 }
 
 static void put(kx_req *r, const kx_cmd *c, ucp_request_param_t *p) {
@@ -239,8 +330,6 @@ static void submit(kx_worker *w, const kx_cmd *c) {
             return;
         }
     }
-    ucp_tag_recv_info_t info = {0};
-    ucs_status_ptr_t s;
     ucp_request_param_t p = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
         .cb.send = send_cb,
@@ -255,12 +344,7 @@ static void submit(kx_worker *w, const kx_cmd *c) {
         started(r, ucp_tag_send_nbx(ep->ep, (void *)(uintptr_t)c->addr, c->len, c->tag, &p));
         break;
     case KX_RECV:
-        p.cb.recv = recv_cb;
-        p.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
-        p.recv_info.tag_info = &info;  // written only when the call itself ends it
-        s = ucp_tag_recv_nbx(w->ucp, (void *)(uintptr_t)c->addr, c->len, c->tag, ~(ucp_tag_t)0, &p);
-        if (!UCS_PTR_IS_PTR(s)) r->bytes = info.length;
-        started(r, s);
+        recv_start(r, c, &p);
         break;
     case KX_FLUSH:
         p.op_attr_mask &= ~(uint32_t)UCP_OP_ATTR_FIELD_MEMORY_TYPE;
@@ -275,6 +359,24 @@ static void shutdown_all(kx_worker *w) {
         if (r->ucp != NULL && r->ep == NULL) ucp_request_cancel(w->ucp, r->ucp);
     }
     for (uint32_t i = 0; i < w->nep; i++) ep_close(w, &w->ep[i], KX_NOW);
+    w->ending = 1;
+}
+
+static void ending_cb(void *request, ucs_status_t status, void *arg) {
+    (void)status;
+    if (request != NULL) ucp_request_free(request);
+    ((kx_worker *)arg)->ending = 3;
+}
+
+// Lets UCX's answers to those who connect to us leave before the worker does.
+static void ending_flush(kx_worker *w) {
+    ucp_request_param_t p = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb.send = ending_cb,
+        .user_data = w,
+    };
+    w->ending = 2;
+    if (!UCS_PTR_IS_PTR(ucp_worker_flush_nbx(w->ucp, &p))) ending_cb(NULL, UCS_OK, w);
 }
 
 static void command(kx_worker *w, const kx_cmd *c) {
@@ -315,6 +417,7 @@ uint32_t kx_turn(kx_worker *w, const kx_cmd *cmd, uint32_t n, uint32_t max) {
         if (ep_step(*p)) *p = next;
         else p = &(*p)->draining;
     }
+    if (w->ending == 1 && w->draining == NULL) ending_flush(w);
     return w->nevents;
 }
 
@@ -353,6 +456,8 @@ kx_worker *kx_worker_open(ucp_context_h ctx, uint32_t nreq, uint32_t nep, ucs_st
     *status = ucp_worker_create(ctx, &p, &w->ucp);
     if (*status == UCS_OK) {
         *status = ucp_worker_get_efd(w->ucp, &w->efd);
+        if (*status == UCS_OK) *status = hello_listen(w, AM_HELLO, hello_cb);
+        if (*status == UCS_OK) *status = hello_listen(w, AM_ANSWER, answer_cb);
         if (*status == UCS_OK) return w;
         ucp_worker_destroy(w->ucp);
     }

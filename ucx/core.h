@@ -28,7 +28,8 @@ enum { // what a command does; the first four are the Kinds of ucx.go
 enum { // close modes, each stronger than the one before
     KX_GRACE = 1,  // after the last operation, flushing
     KX_FORCE,      // after the last operation, without a word to the peer
-    KX_NOW,        // at once; operations in flight end with an error
+    KX_NOW,        // as soon as it is connected; operations in flight end with an error
+    KX_CUT,        // at once
 };
 
 enum { // events
@@ -98,7 +99,9 @@ struct kx_ep {
     kx_ep       *draining;  // next of the endpoints that are closing
     uint32_t     inflight;  // operations, and our own flush
     uint8_t      closing;   // a close mode, or 0
-    uint8_t      flushed;   // our flush: 1 started, 2 ended
+    uint8_t      wired;     // the peer has answered our hello
+    uint8_t      flushed;   // our flush of closing: 1 started, 2 ended
+    uint32_t     serial;    // of this life of the slot; what the hello carries
     uint8_t      leaving;   // ucp_ep_close_nbx was called
     uint8_t      failed;
     ucs_status_t status;    // why it failed
@@ -113,6 +116,9 @@ struct kx_worker {
     kx_event    *events;
     uint32_t     nevents, maxevents;
     uint32_t     progressed;  // by the last turn
+    uint32_t     ending;      // shutdown: 1 asked for, 2 flushing, 3 flushed
+    uint32_t     serial;      // of the endpoint made last
+    kx_req      *starting;    // a receive whose call has not returned
     kx_ep       *draining;    // endpoints that are closing but not closed
 };
 

@@ -186,7 +186,7 @@ func (e *Endpoint) Close(patience time.Duration) error {
 		return nil
 	case <-t.C:
 	}
-	e.closeNow()
+	e.cut()
 	t.Reset(closeGrace)
 	select {
 	case <-e.closed:
@@ -203,20 +203,22 @@ func (e *Endpoint) Close(patience time.Duration) error {
 func (e *Endpoint) Abort() {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
-	if e.err == nil {
-		e.closeLocked(C.KX_NOW)
+	if e.over || e.mode > C.KX_GRACE {
 		return
 	}
-	if e.mode < C.KX_FORCE && !e.over {
-		time.AfterFunc(closeGrace, e.closeNow)
+	time.AfterFunc(closeGrace, e.cut)
+	if e.err != nil {
+		e.closeLocked(C.KX_FORCE)
+	} else {
+		e.closeLocked(C.KX_NOW)
 	}
-	e.closeLocked(C.KX_FORCE)
 }
 
-func (e *Endpoint) closeNow() {
+// cut ends all patience.
+func (e *Endpoint) cut() {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
-	e.closeLocked(C.KX_NOW)
+	e.closeLocked(C.KX_CUT)
 }
 
 // Closed is closed when the endpoint is: all its operations have completed.
@@ -228,6 +230,6 @@ func (w *Worker) endEndpointLocked(i uint32) {
 	w.eps[i] = nil
 	w.epFree = append(w.epFree, i)
 	e.over = true
-	e.mode = C.KX_NOW
+	e.mode = C.KX_CUT
 	close(e.closed)
 }

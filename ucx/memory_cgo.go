@@ -19,7 +19,7 @@ type Memory struct {
 	typ   MemoryType
 	base  uintptr
 	size  uint64
-	parts []C.ucp_mem_h // one for each registerChunk
+	parts []C.ucp_mem_h // one for each chunk of the context
 
 	// uses counts operations in flight on the region; -1 once it is deregistered.
 	uses atomic.Int64
@@ -51,7 +51,7 @@ func (c *Context) RegisterAt(addr uintptr, size uint64, t MemoryType, progress f
 	}
 	m := &Memory{ctx: c, typ: t, base: addr, size: size}
 	for done := uint64(0); done < size; {
-		n := min(size-done, registerChunk)
+		n := min(size-done, c.chunk)
 		params := C.ucp_mem_map_params_t{
 			field_mask: C.UCP_MEM_MAP_PARAM_FIELD_ADDRESS | C.UCP_MEM_MAP_PARAM_FIELD_LENGTH |
 				C.UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
@@ -182,10 +182,10 @@ func (m *Memory) Key() ([]byte, error) {
 		if err := statusError("ucp_rkey_pack", C.ucp_rkey_pack(m.ctx.ucp, h, &buf, &size)); err != nil {
 			return nil, err
 		}
-		off := uint64(i) * registerChunk
+		off := uint64(i) * m.ctx.chunk
 		parts[i] = keyPart{
 			addr:   uint64(m.base) + off,
-			length: min(m.size-off, registerChunk),
+			length: min(m.size-off, m.ctx.chunk),
 			rkey:   C.GoBytes(buf, C.int(size)),
 		}
 		C.ucp_rkey_buffer_release(buf)

@@ -18,6 +18,9 @@ var ours = []Setting{
 func chooseSettings(o Options, getenv func(string) (string, bool)) ([]Setting, error) {
 	chosen := map[string]Setting{}
 	for _, s := range ours {
+		if strings.HasPrefix(s.Name, "TCP_") && !slices.Contains(o.Transports, "tcp") && !slices.Contains(o.Transports, "all") {
+			continue // UCX warns of settings that nothing uses
+		}
 		s.Source = "default"
 		chosen[s.Name] = s
 	}
@@ -40,4 +43,15 @@ func chooseSettings(o Options, getenv func(string) (string, bool)) ([]Setting, e
 	}
 	slices.SortFunc(out, func(a, b Setting) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
+}
+
+// modifyName is what ucp_config_modify calls a setting. Until 1.13 it finds those
+// of a transport only without the transport's prefix, and ignores them silently
+// with it.
+func modifyName(name, version string) string {
+	var major, minor int
+	if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n == 2 && major == 1 && minor <= 13 {
+		return strings.TrimPrefix(name, "TCP_")
+	}
+	return name
 }

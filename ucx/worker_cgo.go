@@ -191,7 +191,7 @@ func (w *Worker) run() {
 		closing, open := w.closing, len(w.slots)-len(w.free)+len(w.eps)-len(w.epFree)
 		w.mu.Unlock()
 		w.spare = cmds
-		if !closing.IsZero() && len(cmds) == 0 && (open == 0 || time.Now().After(closing)) {
+		if !closing.IsZero() && len(cmds) == 0 && (open == 0 && w.c.ending == 3 || time.Now().After(closing)) {
 			w.end()
 			return
 		}
