@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -122,6 +123,20 @@ func mapped(t testing.TB, n int) []byte {
 	t.Cleanup(func() { unix.Munmap(b) })
 	return b
 }
+
+func textBlob(s string) ([]byte, error) { return base64.StdEncoding.DecodeString(s) }
+
+// childMemory maps memory that lives as long as the child.
+func childMemory(n int) uintptr {
+	b := mustChild(unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE))
+	return uintptr(unsafe.Pointer(&b[0]))
+}
+
+func childBytes(addr uintptr, n int) []byte {
+	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&addr))), n)
+}
+
+func stopChild(c *child) error { return c.cmd.Process.Signal(unix.SIGSTOP) }
 
 // rig is a context with workers, all closed at the end of the test.
 type rig struct {
