@@ -10,6 +10,7 @@ import (
 // over them, the environment over both.
 var ours = []Setting{
 	{Name: "KEEPALIVE_INTERVAL", Value: "1s", Why: "a peer that vanished without closing is noticed in seconds, not in UCX's 20 s and more"},
+	{Name: "KEEPALIVE_NUM_EPS", Value: "1024", Why: "a peer that closed its endpoint is forgotten in a keepalive's turn; UCX's 128 a turn let sockets pile up under a storm of reconnects"},
 	{Name: "TCP_CONN_NB", Value: "y", Why: "connecting to a host that does not answer must not stop the worker"},
 }
 

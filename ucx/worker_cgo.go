@@ -28,6 +28,9 @@ const (
 	// measured the same.
 	turnProgress = 32
 
+	// vainTurns is how often a ready descriptor is believed; see backOff.
+	vainTurns = 4
+
 	// dispatchBatch completions are taken out under one hold of the lock.
 	dispatchBatch = 64
 )
@@ -56,7 +59,9 @@ type Worker struct {
 	// Progress goroutine only.
 	spare []C.kx_cmd
 	ended [dispatchBatch]ending
-	looks int // calls of look since it last went to wait
+	looks int  // calls of look since it last went to wait
+	slept bool // the last look found nothing to do
+	vain  int  // waits in a row that found something to do when there was nothing
 	look  func(fd uintptr) bool
 
 	submitted, completed, failed, crossings, parks atomic.Uint64
@@ -203,6 +208,7 @@ func (w *Worker) run() {
 			if w.opts.Spin > 0 {
 				active = time.Now()
 			}
+			w.vain = 0
 			continue
 		}
 		if w.opts.Spin > 0 && time.Since(active) < w.opts.Spin {
@@ -234,6 +240,9 @@ func (w *Worker) wait() {
 	w.mu.Unlock()
 	w.looks = 0
 	w.raw.Read(w.look) // its error is a deadline: a wake
+	if w.looks == 1 && !w.slept {
+		w.backOff()
+	}
 	w.mu.Lock()
 	w.asleep = false
 	if w.kicked || !w.closing.IsZero() {
@@ -250,11 +259,23 @@ func (w *Worker) lookAt(uintptr) bool {
 	if w.looks > 1 {
 		return true
 	}
-	if C.kx_arm(w.c) != 1 {
+	w.slept = C.kx_arm(w.c) == 1
+	if !w.slept {
 		return true
 	}
 	w.parks.Add(1)
+	w.vain = 0
 	return false
+}
+
+// backOff slows a loop that UCX makes spin: while a TCP connection is made, its
+// descriptor stays ready although there is nothing to progress before UCX's own
+// thread has done its part, which it cannot while we hold the processor.
+func (w *Worker) backOff() {
+	w.vain++
+	if w.vain > vainTurns {
+		time.Sleep(min(time.Duration(w.vain-vainTurns)*10*time.Microsecond, 200*time.Microsecond))
+	}
 }
 
 // dispatch tells the n events of the last turn to whom they concern.
