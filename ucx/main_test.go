@@ -26,9 +26,9 @@ const roleVar = "UCX_TEST_ROLE"
 var roles = map[string]func(*bufio.Reader){}
 
 func TestMain(m *testing.M) {
-	// UCX warns of every UCX_ variable it does not know.
 	if role := os.Getenv(roleVar); role != "" {
 		os.Unsetenv(roleVar)
+		time.AfterFunc(time.Minute, func() { os.Exit(4) }) // whatever becomes of the test
 		in := bufio.NewReader(os.Stdin)
 		if f := roles[role]; f != nil {
 			f(in)
