@@ -450,12 +450,17 @@ func TestIdleCost(t *testing.T) {
 			t.Fatal(c.Err)
 		}
 	}
-	const span = 2 * time.Second
-	before, parks := cpuTime(t), a.Stats()
-	time.Sleep(span)
-	used, after := cpuTime(t)-before, a.Stats()
-	t.Logf("%v of %v, %d crossings, %d parks", used, span, after.Crossings-parks.Crossings, after.Parks-parks.Parks)
-	if used > span/100 {
-		t.Errorf("idle endpoints used %v in %v", used, span)
+	// The least of three spans: other work of this process is not idleness.
+	const span = time.Second
+	least := span
+	for range 3 {
+		before, parks := cpuTime(t), a.Stats()
+		time.Sleep(span)
+		used, after := cpuTime(t)-before, a.Stats()
+		t.Logf("%v of %v, %d crossings, %d parks", used, span, after.Crossings-parks.Crossings, after.Parks-parks.Parks)
+		least = min(least, used)
+	}
+	if least > span/100 {
+		t.Errorf("idle endpoints used %v in %v", least, span)
 	}
 }
