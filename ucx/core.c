@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <string.h>
 
 static void event(kx_worker *w, uint32_t kind, uint32_t index, ucs_status_t status, uint64_t bytes) {
     kx_event *e = &w->events[w->nevents++];
@@ -97,67 +96,6 @@ static void ep_flush(kx_ep *ep) {
     if (!UCS_PTR_IS_PTR(ucp_ep_flush_nbx(ep->ep, &p))) ep_flushed_cb(NULL, UCS_OK, ep);
 }
 
-// Hello. UCX 1.13 built with assertions (Debian's is) aborts the process of a
-// peer that is still answering a connection when the connecting side goes away
-// (openucx/ucx pull request 8175). So an endpoint says hello, and is not closed
-// before the peer has answered: the answer travels behind UCX's own.
-
-enum { AM_HELLO = 0, AM_ANSWER = 1 };
-
-typedef struct {
-    uint32_t index, serial;  // means something to the one who said hello only
-} hello;
-
-static void hello_sent_cb(void *request, ucs_status_t status, void *arg) {
-    (void)status;
-    ucp_request_free(request);
-    free(arg);
-}
-
-static void hello_send(ucp_ep_h ep, unsigned id, uint32_t flags, hello h) {
-    hello *copy = malloc(sizeof(h));
-    if (copy == NULL) return;
-    *copy = h;
-    ucp_request_param_t p = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
-        .flags = flags,
-        .cb.send = hello_sent_cb,
-        .user_data = copy,
-    };
-    if (!UCS_PTR_IS_PTR(ucp_am_send_nbx(ep, id, copy, sizeof(h), NULL, 0, &p))) free(copy);
-}
-
-static ucs_status_t hello_cb(void *arg, const void *header, size_t n, void *data, size_t length,
-                             const ucp_am_recv_param_t *p) {
-    (void)arg, (void)data, (void)length;
-    hello h;
-    if (n != sizeof(h) || !(p->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP)) return UCS_OK;
-    memcpy(&h, header, sizeof(h));
-    hello_send(p->reply_ep, AM_ANSWER, 0, h);
-    return UCS_OK;
-}
-
-static ucs_status_t answer_cb(void *arg, const void *header, size_t n, void *data, size_t length,
-                              const ucp_am_recv_param_t *p) {
-    (void)data, (void)length, (void)p;
-    kx_worker *w = arg;
-    hello h;
-    if (n != sizeof(h)) return UCS_OK;
-    memcpy(&h, header, sizeof(h));
-    if (h.index < w->nep && w->ep[h.index].serial == h.serial) w->ep[h.index].wired = 1;
-    return UCS_OK;
-}
-
-static ucs_status_t hello_listen(kx_worker *w, unsigned id, ucp_am_recv_callback_t cb) {
-    ucp_am_handler_param_t p = {
-        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
-        .id = id,
-        .cb = cb,
-        .arg = w,
-    };
-    return ucp_worker_set_am_recv_handler(w->ucp, &p);
-}
-
 static void ep_failed_cb(void *arg, ucp_ep_h handle, ucs_status_t status) {
     kx_ep *ep = arg;
     (void)handle;
@@ -229,7 +167,7 @@ static void ep_open(kx_worker *w, kx_ep *ep, void *address) {
         ep_failed_cb(ep, NULL, s);
         return;
     }
-    hello_send(ep->ep, AM_HELLO, UCP_AM_SEND_FLAG_REPLY, (hello){.index = ep - w->ep, .serial = ep->serial});
+    kx_hello(ep);
 }
 
 // Operations.
@@ -456,8 +394,7 @@ kx_worker *kx_worker_open(ucp_context_h ctx, uint32_t nreq, uint32_t nep, ucs_st
     *status = ucp_worker_create(ctx, &p, &w->ucp);
     if (*status == UCS_OK) {
         *status = ucp_worker_get_efd(w->ucp, &w->efd);
-        if (*status == UCS_OK) *status = hello_listen(w, AM_HELLO, hello_cb);
-        if (*status == UCS_OK) *status = hello_listen(w, AM_ANSWER, answer_cb);
+        if (*status == UCS_OK) *status = kx_hello_listen(w);
         if (*status == UCS_OK) return w;
         ucp_worker_destroy(w->ucp);
     }

@@ -127,6 +127,8 @@ void kx_worker_free(kx_worker *w);
 uint32_t kx_turn(kx_worker *w, const kx_cmd *cmd, uint32_t n, uint32_t max);
 int kx_arm(kx_worker *w);
 void kx_destroy(kx_worker *w);
+void kx_hello(kx_ep *ep);
+ucs_status_t kx_hello_listen(kx_worker *w);
 kx_key *kx_key_alloc(uint32_t nparts);
 void kx_key_set(kx_key *k, uint32_t i, uint64_t addr, uint64_t len, void *packed);
 void kx_key_free(kx_key *k);

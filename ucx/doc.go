@@ -15,7 +15,7 @@
 // on the worker's descriptor, so an idle worker holds no thread and burns no
 // processor. UCX itself keeps one thread of its own, asleep, for connections.
 //
-//	W1  Submit, Cancel, Open, Import and Abort never block and may be called
+//	W1  Submit, Start, Cancel, Connect, Import and Abort never block and may be called
 //	    from anywhere, completion functions included.
 //	W2  Completion and failure functions run on the progress goroutine, one at a
 //	    time, with no lock held. They must not block: nothing moves meanwhile.
@@ -32,7 +32,7 @@
 //	    touch the memory any more.
 //	M3  Memory is off the Go heap, mapped before Register and until Deregister
 //	    has returned nil. Deregister refuses while an Op of this process uses
-//	    the region; it revokes what peers may do through its keys.
+//	    the region; where a device checks keys it revokes what peers may do.
 //	M4  C keeps no Go pointer: a command names memory by number, a request by
 //	    its slot.
 //
@@ -49,5 +49,12 @@
 // Addresses and keys of peers are bytes that UCX parses without checking them.
 // They travel in an envelope with length and checksum, which catches damage and
 // truncation, not malice: accept them only from authenticated peers. Who holds a
-// key of a region may write to all of it until it is deregistered.
+// key of a region may write to all of it until it is deregistered; where UCX
+// emulates puts (tcp) no key is checked at all, and Options.Puts opens the whole
+// process to every connected peer. Sends reach posted receives only.
+//
+// UCX 1.13 as Debian builds it, with assertions, can abort the process when a
+// peer is killed in the milliseconds in which a connection is made (hello.c).
+// Orderly closings wait for that moment to pass; a kill cannot. 1.14 and later,
+// and builds without assertions, are said to be free of it.
 package ucx
