@@ -9,7 +9,7 @@ TRACE   ?= $(firstword $(wildcard ../shared/traces/conversation_trace.jsonl) gen
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X main.version=$(VERSION)
 
-.PHONY: all build run test unit tools race check fuzz bench lint clean
+.PHONY: all build run test unit tools race check ucx fuzz bench lint clean
 
 all: build
 
@@ -24,7 +24,7 @@ run: build
 	@echo
 	@scripts/run-node.sh $(OUT)/kvcr
 
-test: lint unit race check fuzz
+test: lint unit race check ucx fuzz
 
 lint:
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'run gofmt -w on these files'; exit 1; }
@@ -57,6 +57,17 @@ race:
 # Checking builds keep books on claims, slots and handles.
 check:
 	$(GO) test -tags kvcr_check -short ./...
+
+# The build with UCX: installed when missing and allowed, else skipped by name. A
+# second pass has the runtime check every pointer that goes to C.
+ucx:
+	@{ pkg-config --exists ucx && command -v gcc >/dev/null; } 2>/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends libucx-dev ucx-utils pkg-config gcc libc6-dev >/dev/null 2>&1; } || true
+	@if ! command -v pkg-config >/dev/null || ! pkg-config --exists ucx; then echo 'build with UCX SKIPPED: no libucx (apt-get install libucx-dev pkg-config)'; \
+	elif ! command -v gcc >/dev/null && ! command -v clang >/dev/null; then echo 'build with UCX SKIPPED: no C compiler (apt-get install gcc libc6-dev)'; \
+	else set -ex; $(GO) vet -tags ucx ./ucx/...; \
+	  $(GO) test -tags ucx -timeout 60s ./ucx/...; \
+	  GOEXPERIMENT=cgocheck2 $(GO) test -tags ucx -short -timeout 30s ./ucx/...; fi
 
 # A few seconds of each fuzz target on top of its seeds. Go's fuzzer may report its
 # own end of time as a failure of the target, in these words.

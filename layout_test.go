@@ -37,6 +37,7 @@ var ranks = map[string]int{
 	"arena":        10,
 	"ucx/cuda":     10,
 	"ring":         10,
+	"ucx":          10,
 }
 
 func rankOf(dir string) (int, bool) {
