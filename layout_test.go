@@ -18,22 +18,24 @@ const module = "github.com/kvcr-go/kvcr"
 // ranks orders the packages: a package imports only packages of lower rank.
 // Packages below internal are tools that any may use; they use nothing of ours.
 var ranks = map[string]int{
-	"cmd/kvcr":    50,
-	"bench":       40,
-	"node":        38,
-	"node/web":    36,
-	"wire/server": 35,
-	"bench/load":  37,
-	"bench/model": 33,
-	"bench/trace": 32,
-	"":            30, // the root
-	"shard":       20,
-	"shard/evict": 10,
-	"wire/client": 12,
-	"wire/resp":   11,
-	"wire":        10,
-	"arena":       10,
-	"ring":        10,
+	"cmd/kvcr":     50,
+	"bench":        40,
+	"node":         38,
+	"node/web":     36,
+	"wire/server":  35,
+	"bench/load":   37,
+	"bench/model":  33,
+	"bench/trace":  32,
+	"internal/sim": 25, // runs the machines of peer, unlike the other tools
+	"":             30, // the root
+	"shard":        20,
+	"peer":         20,
+	"shard/evict":  10,
+	"wire/client":  12,
+	"wire/resp":    11,
+	"wire":         10,
+	"arena":        10,
+	"ring":         10,
 }
 
 func rankOf(dir string) (int, bool) {
@@ -41,7 +43,7 @@ func rankOf(dir string) (int, bool) {
 		if d == "." || d == "/" {
 			d = ""
 		}
-		if strings.HasPrefix(dir, "internal/") {
+		if strings.HasPrefix(dir, "internal/") && dir != "internal/sim" {
 			return 0, true
 		}
 		if r, ok := ranks[d]; ok && (d != "" || dir == "") {

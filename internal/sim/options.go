@@ -66,8 +66,6 @@ type broken struct {
 	hold        bool // no hold is taken (M2)
 	evictHeld   bool // a hold does not keep from eviction (M2)
 	crossing    bool // a marked copy may be held (M3)
-	holdByOp    bool // a hold is dropped for another incarnation's operation (M5)
-	evictMarked bool // a mark does not keep from eviction
 	freeClaimed bool // removal frees memory that is claimed
 	tear        bool // nothing verifies what has landed
 }

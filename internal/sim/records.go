@@ -247,7 +247,7 @@ func (t *table) Holds(_ string, key []byte, hold peer.HoldID) bool {
 func (t *table) DropHold(_ string, key []byte, hold peer.HoldID) {
 	k := t.keyOf(key)
 	b := t.blocks[k]
-	if b == nil || b.hold != hold && !(t.w.broken.holdByOp && b.hold.Op == hold.Op) {
+	if b == nil || b.hold != hold {
 		return
 	}
 	dropped := b.hold
