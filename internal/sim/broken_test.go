@@ -93,21 +93,3 @@ func TestOptions(t *testing.T) {
 		}
 	}
 }
-
-// Schedules have in them what they are for.
-func TestCoverage(t *testing.T) {
-	r, v := failing(Options{}, 2000, time.Minute)
-	if v != nil {
-		t.Fatal(v)
-	}
-	for name, n := range map[string]int{"copies": r.Copies, "moves": r.Removed, "deliveries": r.Delivered, "cuts": r.Cuts, "crashes": r.Crashes, "stalls": r.Stalls,
-		"clock steps": r.ClockSteps, "lost": r.Lost, "repeated": r.Repeated, "corrupted": r.Corrupted, "broken payloads": r.Broken, "quarantined": r.Quarantined,
-		"window": r.Window, "crossing": r.Kept[wire.StatusCrossing], "held": r.Kept[wire.StatusHeld], "marked": r.Kept[wire.StatusMarked],
-		"redeposited": r.Kept[wire.StatusRedeposited], "no_evict": r.Kept[wire.StatusNoEvict], "group": r.Kept[wire.StatusGroup], "source": r.Kept[wire.StatusSource],
-		"unknown": r.Kept[wire.StatusUnknownOp], "capacity": r.Kept[wire.StatusCapacity], "checksum": r.Failed[wire.StatusChecksum],
-		"generation": r.Failed[wire.StatusGeneration], "timeout": r.Kept[wire.StatusTimeout]} {
-		if n == 0 {
-			t.Errorf("no %s in %d schedules", name, r.Schedules)
-		}
-	}
-}
