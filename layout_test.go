@@ -29,7 +29,7 @@ var ranks = map[string]int{
 	"":             30, // the root
 	"shard":        20,
 	"peer":         20,
-	"internal/sim": 25,
+	"internal/sim": 25, // runs the machines of peer, unlike the other tools
 	"shard/evict":  10,
 	"wire/client":  12,
 	"wire/resp":    11,

@@ -336,7 +336,12 @@ func TestDestQuarantine(t *testing.T) {
 	dt.step("shut", Shut{1, 1})
 	dt.now += 5 * sec
 	dt.step("late too", Tick{}, "Quarantine 1", "Probe [1]")
+	dt.step("down", Down{})
 	dt.now += 3600 * sec
+	dt.step("deadline", Tick{})
+	if at := dt.d.Next(); at != 0 {
+		t.Errorf("Next = %v when nothing is due", at)
+	}
 	if len(dt.rec.slots) != 1 {
 		t.Errorf("slots %v, want one that waits", dt.rec.slots)
 	}

@@ -179,6 +179,21 @@ func TestSourceDeclined(t *testing.T) {
 	st.over()
 }
 
+// The destination may have all bytes before the source's end of the route says so.
+func TestSourceConfirmWhileWriting(t *testing.T) {
+	st := newSourceTest(t, wire.RouteStream, SourceLimits{})
+	st.frame("start", start(wire.TransferMove, "a"), "Offer ok/ok")
+	st.frame("accept", accept(0), "Write 0")
+	st.frame("confirm", confirm(0), "Outcome 0 ok", "Removed 0:ok")
+	if len(st.rec.claims) != 1 {
+		t.Errorf("claims %v while it is written", st.rec.claims)
+	}
+	st.step("written", Written{1, 0, wire.StatusOK}, "Done 0:ok")
+	if len(st.rec.claims) != 0 {
+		t.Errorf("claims %v when it is written and removed", st.rec.claims)
+	}
+}
+
 // Finish waits for the writes.
 func TestSourceFinishWhileWriting(t *testing.T) {
 	st := newSourceTest(t, wire.RouteUCXPut, SourceLimits{})

@@ -45,6 +45,7 @@ type cli struct {
 	Ping    pingCmd    `cmd:"" help:"Measure how long a node takes to answer."`
 	Replay  replayCmd  `cmd:"" help:"Send a trace through the engine and check every byte."`
 	Bench   benchCmd   `cmd:"" help:"Measure beside other caches, queues and policies."`
+	Sim     simCmd     `cmd:"" help:"Run the transfer protocol over a simulated network and check what it promises."`
 	Doctor  doctorCmd  `cmd:"" help:"Say what this machine gives and what to change."`
 	Config  configCmd  `cmd:"" help:"Print every effective setting and its source."`
 	Version versionCmd `cmd:"" help:"Print the version."`

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/kvcr-go/kvcr/peer"
 	"github.com/kvcr-go/kvcr/wire"
@@ -15,6 +16,8 @@ type move struct {
 	key     int
 	id      peer.MoveID
 	removed bool
+	at      peer.Time // of its mark
+	until   peer.Time // when the source must have given up at the latest, see admit
 }
 
 func (m *move) hold() peer.HoldID { return peer.HoldID{Source: m.from.inc, Op: m.id.Op} }
@@ -27,7 +30,13 @@ func (w *world) admit(t *table, key int, id peer.MoveID) {
 	if b := t.blocks[key]; b.hold != (peer.HoldID{}) {
 		w.fail("%v marks %s, which it holds", t.n, keys[key].name)
 	}
-	w.moves = append(w.moves, &move{from: t, unit: t.blocks[key].unit, key: key, id: id})
+	m := &move{from: t, unit: t.blocks[key].unit, key: key, id: id, at: w.now}
+	if start, ok := w.frame.(*wire.Start); ok {
+		// M6: two allowances after the operation's time. Timers here are late by up
+		// to maxDelay.
+		m.until = w.now + min(peer.Time(start.Timeout)*1e6, t.n.timing.Operation) + 2*t.n.timing.Allowance + maxDelay
+	}
+	w.moves = append(w.moves, m)
 }
 
 // kept reports whether a destination has and holds what a move brought it.
@@ -75,6 +84,16 @@ func (w *world) removing(t *table, u *unit, id peer.MoveID) {
 	w.report.Removed += len(u.blocks)
 }
 
+// checkUnmarked checks that a source has lifted the marks of a destination that it
+// has lost (S3).
+func (w *world) checkUnmarked(s *srcSide) {
+	for _, m := range w.moves {
+		if m.from == s.tab && m.id.Dest == s.dest && !m.removed && !m.unit.gone && m.unit.mark == m.id {
+			w.fail("%v has %s marked without a connection", s, keys[m.key].name)
+		}
+	}
+}
+
 // dropped checks that a hold is dropped only when the source will not remove its
 // copy any more because of it (D3).
 func (w *world) dropped(t *table, u *unit, hold peer.HoldID) {
@@ -100,6 +119,9 @@ func (w *world) checkMoves() {
 		d := w.tables[m.id.Dest]
 		switch {
 		case !m.removed && !m.unit.gone && m.unit.mark == m.id && m.from.living():
+			if w.now > m.until && m.from.n.stalled < m.at && !w.manual {
+				w.fail("%v has %s marked since %v, beyond all allowances", m.from.n, keys[m.key].name, m.at-time.Second)
+			}
 			live = append(live, m)
 		case !m.removed && m.unit.gone && m.unit.mark == m.id && m.from.living():
 			w.fail("%v has lost %s, which was marked by %x.%d", m.from.n, keys[m.key].name, m.id.Dest, m.id.Op)
@@ -257,6 +279,18 @@ func (w *world) checkUnwritten(t *table, s *slot) {
 	for _, x := range w.writes {
 		if x.target == s && x.targetE == s.epoch {
 			w.fail("%v lets go of %v, which %v may still write for item %d.%d", t.n, s, x.s, x.op, x.index)
+		}
+	}
+}
+
+// checkOrder checks that a block is not committed before its parent, when both are
+// on their way by one operation.
+func (w *world) checkOrder(t *table, slots []*slot) {
+	for _, s := range slots {
+		for _, p := range t.slots {
+			if p.state == slotReserved && p.dest == s.dest && p.op == s.op && p.key == keys[s.key].parent && p.index < s.index && keys[s.key].group[0] != keys[p.key].group[0] {
+				w.fail("%v commits %s before its parent", t.n, keys[s.key].name)
+			}
 		}
 	}
 }

@@ -156,7 +156,7 @@ func (e *explorer) choices() (cs []choice) {
 		if e.Crashes > 0 {
 			cs = append(cs, choice{chooseCrash, i})
 		}
-		if e.Evictions > 0 && b != nil && !b.claimed() && (b.mark == (peer.MoveID{}) || e.world.broken.evictMarked) && (b.hold == (peer.HoldID{}) || e.world.broken.evictHeld) {
+		if e.Evictions > 0 && b != nil && !b.claimed() && b.mark == (peer.MoveID{}) && (b.hold == (peer.HoldID{}) || e.world.broken.evictHeld) {
 			cs = append(cs, choice{chooseEvict, i})
 		}
 		if e.Deposits > 0 && (b == nil || b.mark != (peer.MoveID{})) {

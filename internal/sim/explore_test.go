@@ -20,9 +20,12 @@ var explorations = map[string]Bounds{
 }
 
 func TestExplore(t *testing.T) {
-	limit := 10 * time.Second
+	limit := 6 * time.Second
 	if testing.Short() {
-		limit = 2 * time.Second
+		limit = time.Second
+	}
+	if *flagExplore > 0 {
+		limit = *flagExplore
 	}
 	for name, b := range explorations {
 		t.Run(name, func(t *testing.T) {

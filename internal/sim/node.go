@@ -255,6 +255,10 @@ func (s *srcSide) step(ev peer.Event) {
 		s.act(a)
 	}
 	w.source, w.frame = nil, nil
+	switch ev.(type) {
+	case peer.Down, peer.Dead:
+		w.checkUnmarked(s)
+	}
 	s.n.arm(-int(s.dest), &s.armed, s.m.Next, s.step)
 }
 

@@ -66,8 +66,6 @@ type broken struct {
 	hold        bool // no hold is taken (M2)
 	evictHeld   bool // a hold does not keep from eviction (M2)
 	crossing    bool // a marked copy may be held (M3)
-	holdByOp    bool // a hold is dropped for another incarnation's operation (M5)
-	evictMarked bool // a mark does not keep from eviction
 	freeClaimed bool // removal frees memory that is claimed
 	tear        bool // nothing verifies what has landed
 }
@@ -75,7 +73,7 @@ type broken struct {
 // Report is what schedules had in them.
 type Report struct {
 	Schedules, Steps        int
-	Operations, Moves       int // items, in operations submitted as moves or not
+	Operations, Moves       int // items asked for, to copy and to move
 	Copies                  int
 	Delivered               int
 	Removed                 int // moves after which the source's copy was gone
@@ -87,7 +85,6 @@ type Report struct {
 	Lost, Repeated          int // messages
 	Corrupted, Broken       int // payloads
 	Quarantined             int
-	Restarted               int // operations asked for again
 }
 
 // Add adds another report.
@@ -95,7 +92,7 @@ func (r *Report) Add(b *Report) {
 	for _, p := range [][2]*int{{&r.Schedules, &b.Schedules}, {&r.Steps, &b.Steps}, {&r.Operations, &b.Operations}, {&r.Moves, &b.Moves},
 		{&r.Copies, &b.Copies}, {&r.Delivered, &b.Delivered}, {&r.Removed, &b.Removed}, {&r.Window, &b.Window}, {&r.Cuts, &b.Cuts},
 		{&r.Crashes, &b.Crashes}, {&r.Restarts, &b.Restarts}, {&r.Stalls, &b.Stalls}, {&r.ClockSteps, &b.ClockSteps}, {&r.Lost, &b.Lost},
-		{&r.Repeated, &b.Repeated}, {&r.Corrupted, &b.Corrupted}, {&r.Broken, &b.Broken}, {&r.Quarantined, &b.Quarantined}, {&r.Restarted, &b.Restarted}} {
+		{&r.Repeated, &b.Repeated}, {&r.Corrupted, &b.Corrupted}, {&r.Broken, &b.Broken}, {&r.Quarantined, &b.Quarantined}} {
 		*p[0] += *p[1]
 	}
 	for i := range r.Kept {
@@ -137,13 +134,10 @@ func Run(o Options) (Report, error) {
 	}
 	// Once more, with a record of what happens.
 	v := &Violation{Options: o, What: w.broke}
-	again, line := o, 0
+	again := o
 	again.Trace = func(s string) {
 		if v.Last = append(v.Last, s); len(v.Last) > 2*keptEvents {
 			v.Last = append(v.Last[:0], v.Last[keptEvents:]...)
-		}
-		if line++; o.Trace != nil {
-			o.Trace(s)
 		}
 	}
 	w = newWorld(again)
@@ -151,8 +145,6 @@ func Run(o Options) (Report, error) {
 	if w.broke != v.What {
 		v.What += fmt.Sprintf(" (NOT the same when run again: %q)", w.broke)
 	}
-	v.Options.Nodes, v.Options.Mode = len(w.nodes), w.mode
-	v.Options.Nodes, v.Options.Mode, v.Options.Route = o.Nodes, o.Mode, o.Route
 	v.Last = v.Last[max(0, len(v.Last)-keptEvents):]
 	v.Plan = w.describePlan()
 	return w.report, v

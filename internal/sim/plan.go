@@ -157,7 +157,11 @@ func wanted(rng *rand.Rand, lent bool) (items []wire.Wanted) {
 }
 
 func (w *world) doSubmit(n *node, rng *rand.Rand) string {
-	return n.submit(w.other(n, rng), wire.Transfer(min(1, rng.IntN(3))), wanted(rng, true), rng)
+	from, items := w.other(n, rng), wanted(rng, true)
+	if rng.IntN(3) > 0 {
+		from.have(items)
+	}
+	return n.submit(from, wire.Transfer(min(1, rng.IntN(3))), items, rng)
 }
 
 // doCross has nodes move the same keys from one another, in a ring or from one to
@@ -174,21 +178,26 @@ func (w *world) doCross(n *node, rng *rand.Rand) string {
 		if a == b || !a.alive {
 			continue
 		}
-		for _, it := range items {
-			if b.alive && b.tab.blocks[keyIndex[string(it.Key)]] == nil {
-				b.tab.deposit(keyIndex[string(it.Key)], false)
-			}
-		}
+		b.have(items)
 		text += a.submit(b, wire.TransferMove, slices.Clone(items), rng) + "; "
 	}
 	return text
+}
+
+// have deposits what is missing of some keys.
+func (n *node) have(items []wire.Wanted) {
+	for _, it := range items {
+		if k := keyIndex[string(it.Key)]; n.alive && !keys[k].lent && n.tab.blocks[k] == nil {
+			n.tab.deposit(k, false)
+		}
+	}
 }
 
 func (n *node) submit(from *node, mode wire.Transfer, items []wire.Wanted, rng *rand.Rand) string {
 	w := n.w
 	n.lastOp++
 	s := peer.Submit{Op: n.lastOp, Mode: mode, Items: items, OwnedOnly: rng.IntN(4) == 0, Deliver: rng.IntN(6) == 0,
-		Deadline: n.clock() + []time.Duration{10 * time.Millisecond, 200 * time.Millisecond, 2 * time.Second, 4 * time.Second}[rng.IntN(4)]}
+		Deadline: n.clock() + []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second, 4 * time.Second}[rng.IntN(4)]}
 	if rng.IntN(5) == 0 && from.alive {
 		for i := range items { // the generation that it had when somebody looked
 			if b := from.tab.blocks[keyIndex[string(items[i].Key)]]; b != nil {

@@ -197,9 +197,11 @@ func (t *table) Commit(ids []peer.Slot, hold peer.HoldID) wire.Status {
 		free()
 		return wire.StatusDropped
 	case hold != (peer.HoldID{}) && !t.HoldRoom(len(slots)):
+		t.w.fail("%v throws %s away for want of a hold", t.n, keys[slots[0].key].name)
 		free()
 		return wire.StatusCapacity
 	}
+	t.w.checkOrder(t, slots)
 	u := t.insert(slots)
 	if hold != (peer.HoldID{}) && !t.w.broken.hold {
 		u.hold = hold
@@ -247,7 +249,7 @@ func (t *table) Holds(_ string, key []byte, hold peer.HoldID) bool {
 func (t *table) DropHold(_ string, key []byte, hold peer.HoldID) {
 	k := t.keyOf(key)
 	b := t.blocks[k]
-	if b == nil || b.hold != hold && !(t.w.broken.holdByOp && b.hold.Op == hold.Op) {
+	if b == nil || b.hold != hold {
 		return
 	}
 	dropped := b.hold

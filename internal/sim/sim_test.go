@@ -13,10 +13,11 @@ import (
 )
 
 var (
-	flagSeed  = flag.Uint64("seed", 0, "seed of the schedule that TestReplay runs")
-	flagNodes = flag.Int("nodes", 0, "its nodes")
-	flagMode  = flag.String("mode", "any", "its mode")
-	flagN     = flag.Int("schedules", 0, "schedules that TestSchedules runs; 0: as many as time allows")
+	flagSeed    = flag.Uint64("seed", 0, "seed of the schedule that TestReplay runs")
+	flagNodes   = flag.Int("nodes", 0, "its nodes")
+	flagExplore = flag.Duration("explore", 0, "time of TestExplore")
+	flagMode    = flag.String("mode", "any", "its mode")
+	flagN       = flag.Int("schedules", 0, "schedules that TestSchedules runs; 0: as many as time allows")
 )
 
 // failing runs schedules of a sort until one fails, the time is up, or n have run,
@@ -65,9 +66,9 @@ func failing(o Options, n int, limit time.Duration) (Report, *Violation) {
 }
 
 func TestSchedules(t *testing.T) {
-	limit := 12 * time.Second
+	limit := 8 * time.Second
 	if testing.Short() {
-		limit = 3 * time.Second
+		limit = time.Second
 	}
 	if *flagN > 0 {
 		limit = time.Hour
@@ -78,6 +79,19 @@ func TestSchedules(t *testing.T) {
 		t.Fatalf("%s\nreplay: go test ./internal/sim -run TestReplay -seed=%d", Shrink(v, 200).Details(), v.Options.Seed)
 	}
 	t.Logf("%d schedules, %.0f/s: %+v", r.Schedules, float64(r.Schedules)/time.Since(began).Seconds(), r)
+	if r.Schedules < 4000 {
+		return // too few to have everything in them
+	}
+	for name, n := range map[string]int{"copies": r.Copies, "moves": r.Removed, "deliveries": r.Delivered, "cuts": r.Cuts, "crashes": r.Crashes, "stalls": r.Stalls,
+		"clock steps": r.ClockSteps, "lost": r.Lost, "repeated": r.Repeated, "corrupted": r.Corrupted, "broken payloads": r.Broken, "quarantined": r.Quarantined,
+		"window": r.Window, "crossing": r.Kept[wire.StatusCrossing], "held": r.Kept[wire.StatusHeld], "marked": r.Kept[wire.StatusMarked],
+		"redeposited": r.Kept[wire.StatusRedeposited], "no_evict": r.Kept[wire.StatusNoEvict], "group": r.Kept[wire.StatusGroup], "source": r.Kept[wire.StatusSource],
+		"unknown": r.Kept[wire.StatusUnknownOp], "capacity": r.Kept[wire.StatusCapacity], "checksum": r.Failed[wire.StatusChecksum],
+		"generation": r.Failed[wire.StatusGeneration], "timeout": r.Kept[wire.StatusTimeout]} {
+		if n == 0 {
+			t.Errorf("no %s in %d schedules", name, r.Schedules)
+		}
+	}
 }
 
 // TestReplay runs one schedule and shows all of it.

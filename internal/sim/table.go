@@ -190,7 +190,7 @@ func (t *table) evict() bool {
 	for i, at := 0, t.w.rng.IntN(n); i < n; i++ {
 		b := t.blocks[(at+i)%n]
 		if b == nil || b.claimed() || b.noEvict > 0 || t.parentOfSome(b.unit) ||
-			b.mark != (peer.MoveID{}) && !t.w.broken.evictMarked || b.hold != (peer.HoldID{}) && !t.w.broken.evictHeld {
+			b.mark != (peer.MoveID{}) || b.hold != (peer.HoldID{}) && !t.w.broken.evictHeld {
 			continue
 		}
 		t.w.tracef("%v evicts %s", t.n, keys[b.key].name)

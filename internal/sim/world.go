@@ -191,9 +191,11 @@ func (w *world) delay() peer.Time {
 	case r < 97:
 		return time.Duration(w.rng.IntN(100_000)) * us
 	default:
-		return time.Duration(w.rng.IntN(3_000_000)) * us
+		return time.Duration(w.rng.Int64N(int64(maxDelay)))
 	}
 }
+
+const maxDelay = 3 * time.Second
 
 func (w *world) push(e event) {
 	w.seq++
