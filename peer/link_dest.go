@@ -330,15 +330,26 @@ func (l *destLink) rest() {
 }
 
 // refuse ends what waits for a connection: there will be none soon. Operations that
-// the source knows wait on.
+// the source knows wait on. The machine knows no refused connections, only refused
+// operations: so it is told of a connection that refuses all of them and ends. What
+// it sends on that goes nowhere.
 func (l *destLink) refuse(r *refused) {
-	for op := range l.ops {
-		l.link.step(Frame{ID: uint64(op), Msg: &wire.Refused{Source: uint64(l.peer), Status: r.status, Text: r.why}})
+	if l.link.conn != nil {
+		return
 	}
 	for id, k := range l.calls {
 		l.endCall(id, k)
 		k.done(&wire.StatusReply{Status: r.status})
 	}
+	d := l.link.m.(*Dest)
+	l.link.step(Up{Peer: l.peer, Route: l.route})
+	if !d.up || d.peer == 0 { // there was none, or it has ended and its operations with it
+		l.link.step(Up{Peer: l.node.cfg.Self, Route: l.route})
+	}
+	for op := range l.ops {
+		l.link.step(Frame{ID: uint64(op), Msg: &wire.Refused{Source: uint64(d.peer), Status: r.status, Text: r.why}})
+	}
+	l.link.step(Down{})
 }
 
 // try makes one connection and brings it up.
