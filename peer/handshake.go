@@ -13,9 +13,9 @@ import (
 	"github.com/kvcr-go/kvcr/wire"
 )
 
-// expect reads one frame of a handshake, and nothing beyond it. A frame of another
+// readOne reads one frame of a handshake, and nothing beyond it. A frame of another
 // type is refused by its header, before anything is waited for.
-func expect(nc io.Reader, want ...wire.Type) (wire.Message, uint64, error) {
+func readOne(nc io.Reader, want ...wire.Type) (wire.Message, uint64, error) {
 	var head [wire.HeaderSize]byte
 	if _, err := io.ReadFull(nc, head[:]); err != nil {
 		return nil, 0, err
@@ -41,9 +41,9 @@ func expect(nc io.Reader, want ...wire.Type) (wire.Message, uint64, error) {
 	return nil, 0, refusef(wire.StatusUnsupported, "%v instead of %v", h.Type, want[0])
 }
 
-// expectAnswer is expect for the side that dialled: the peer may refuse instead.
-func expectAnswer(nc io.Reader, want wire.Type) (wire.Message, error) {
-	m, _, err := expect(nc, want, wire.TypeError, wire.TypeGoodbye, wire.TypeStatus)
+// readAnswer is readOne for the side that dialled: the peer may refuse instead.
+func readAnswer(nc io.Reader, want wire.Type) (wire.Message, error) {
+	m, _, err := readOne(nc, want, wire.TypeError, wire.TypeGoodbye, wire.TypeStatus)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (n *Node) greet(nc net.Conn, namespace string) (Incarnation, error) {
 	if _, err := nc.Write(hello.Append(nil, 0)); err != nil {
 		return 0, err
 	}
-	m, err := expectAnswer(nc, wire.TypeChallenge)
+	m, err := readAnswer(nc, wire.TypeChallenge)
 	if err != nil {
 		return 0, err
 	}
@@ -123,7 +123,7 @@ func (n *Node) greet(nc net.Conn, namespace string) (Incarnation, error) {
 	if _, err := nc.Write(auth.Append(nil, 0)); err != nil {
 		return 0, err
 	}
-	if m, err = expectAnswer(nc, wire.TypeWelcome); err != nil {
+	if m, err = readAnswer(nc, wire.TypeWelcome); err != nil {
 		return 0, err
 	}
 	if !wire.SameMAC(m.(*wire.Welcome).MAC, proof) {
@@ -184,7 +184,7 @@ var errVersion = &refused{wire.StatusUnsupported, fmt.Sprintf("this node speaks 
 
 // admit proves both sides to each other and returns the first message afterwards.
 func (n *Node) admit(nc net.Conn) (*wire.Hello, wire.Message, error) {
-	m, _, err := expect(nc, wire.TypeHello)
+	m, _, err := readOne(nc, wire.TypeHello)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -204,7 +204,7 @@ func (n *Node) admit(nc net.Conn) (*wire.Hello, wire.Message, error) {
 	if _, err := nc.Write(ch.Append(nil, 0)); err != nil {
 		return nil, nil, err
 	}
-	if m, _, err = expect(nc, wire.TypeAuth); err != nil {
+	if m, _, err = readOne(nc, wire.TypeAuth); err != nil {
 		return nil, nil, err
 	}
 	var w wire.Welcome
@@ -217,7 +217,7 @@ func (n *Node) admit(nc net.Conn) (*wire.Hello, wire.Message, error) {
 	if _, err := nc.Write(w.Append(nil, 0)); err != nil {
 		return nil, nil, err
 	}
-	m, _, err = expect(nc, wire.TypePeerHello, wire.TypePeerStream)
+	m, _, err = readOne(nc, wire.TypePeerHello, wire.TypePeerStream)
 	return hello, m, err
 }
 
@@ -331,7 +331,7 @@ func (n *Node) shake(nc net.Conn, avoid wire.Routes) (*wire.PeerWelcome, error) 
 	if _, err := nc.Write(hello.Append(nil, 1)); err != nil {
 		return nil, err
 	}
-	m, err := expectAnswer(nc, wire.TypePeerWelcome)
+	m, err := readAnswer(nc, wire.TypePeerWelcome)
 	if err != nil {
 		return nil, err
 	}

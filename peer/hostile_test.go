@@ -32,11 +32,11 @@ func rawDial(t testing.TB, n *Node, self uint64) net.Conn {
 	h := wire.Hello{MinVersion: 1, MaxVersion: 1, Incarnation: self}
 	rand.Read(h.Nonce[:])
 	nc.Write(h.Append(nil, 0))
-	if _, _, err := expect(nc, wire.TypeChallenge); err != nil {
+	if _, _, err := readOne(nc, wire.TypeChallenge); err != nil {
 		t.Fatal(err)
 	}
 	nc.Write((&wire.Auth{}).Append(nil, 0))
-	if _, _, err := expect(nc, wire.TypeWelcome); err != nil {
+	if _, _, err := readOne(nc, wire.TypeWelcome); err != nil {
 		t.Fatal(err)
 	}
 	return nc
@@ -47,7 +47,7 @@ func newRawDest(t testing.TB, n *Node, self uint64, routes wire.Routes, host [16
 	d := &rawDest{t: t, nc: rawDial(t, n, self), self: self, who: uint64(n.Self())}
 	hello := wire.PeerHello{Routes: routes, PeerInfo: wire.PeerInfo{Host: host}}
 	d.nc.Write(hello.Append(nil, 1))
-	m, _, err := expect(d.nc, wire.TypePeerWelcome)
+	m, _, err := readOne(d.nc, wire.TypePeerWelcome)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,9 +57,9 @@ func newRawDest(t testing.TB, n *Node, self uint64, routes wire.Routes, host [16
 
 func (d *rawDest) send(id uint64, m wire.Message) { d.nc.Write(m.Append(nil, id)) }
 
-func (d *rawDest) expect(want ...wire.Type) wire.Message {
+func (d *rawDest) readOne(want ...wire.Type) wire.Message {
 	d.t.Helper()
-	m, _, err := expect(d.nc, want...)
+	m, _, err := readOne(d.nc, want...)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func (d *rawDest) expect(want ...wire.Type) wire.Message {
 func (d *rawDest) start(id uint64, items []wire.Wanted) *wire.Offer {
 	d.t.Helper()
 	d.send(id, &wire.Start{Source: d.who, Dest: d.self, Timeout: 60_000, Namespace: "ns", Items: items})
-	return d.expect(wire.TypeOffer).(*wire.Offer)
+	return d.readOne(wire.TypeOffer).(*wire.Offer)
 }
 
 // ended waits until the node closes the connection.
@@ -127,23 +127,23 @@ func TestHostileDestination(t *testing.T) {
 		{"a value", func(d *rawDest) {
 			d.send(1, &wire.Get{Key: []byte("k")})
 			d.send(2, &wire.Ping{})
-			d.expect(wire.TypePong)
+			d.readOne(wire.TypePong)
 		}},
 		{"not offered", func(d *rawDest) {
 			d.start(7, wanted(0, 2))
 			s, o := ids(d)
 			d.send(7, &wire.Accept{Source: s, Dest: o, Items: []wire.Accepted{{Index: 99}, {Index: wire.MaxItems - 1}}})
-			if m := d.expect(wire.TypeDone).(*wire.Done); len(m.Items) != 2 || m.Items[0].Status == wire.StatusOK {
+			if m := d.readOne(wire.TypeDone).(*wire.Done); len(m.Items) != 2 || m.Items[0].Status == wire.StatusOK {
 				t.Errorf("accepting what was not offered: %+v", m)
 			}
 			d.send(8, &wire.Accept{Source: s, Dest: o, Items: []wire.Accepted{{Index: 0}}})
-			d.expect(wire.TypeDone)
+			d.readOne(wire.TypeDone)
 			d.send(7, &wire.Confirm{Source: s, Dest: o, Indices: []uint32{0, 1, 50}})
-			d.expect(wire.TypeRemoved)
+			d.readOne(wire.TypeRemoved)
 		}},
 		{"another's incarnation", func(d *rawDest) {
 			d.send(7, &wire.Start{Source: d.who, Dest: d.self + 1, Timeout: 1000, Namespace: "ns", Items: wanted(0, 1)})
-			d.expect(wire.TypeRefused)
+			d.readOne(wire.TypeRefused)
 		}},
 		{"accepts and never dials", func(d *rawDest) {
 			d.start(7, wanted(0, 8))
@@ -162,7 +162,7 @@ func TestHostileDestination(t *testing.T) {
 			d.send(7, &wire.Accept{Source: s, Dest: o, Items: all})
 			// The writes end by themselves: the block that was begun by the stall, and
 			// with it the connection; what waits for another by the operation's time.
-			m := d.expect(wire.TypeDone).(*wire.Done)
+			m := d.readOne(wire.TypeDone).(*wire.Done)
 			lost := false
 			for _, it := range m.Items {
 				lost = lost || it.Status == wire.StatusLost
@@ -177,7 +177,7 @@ func TestHostileDestination(t *testing.T) {
 			}
 			busy := 0
 			for range 1100 {
-				if m, ok := d.expect(wire.TypeOffer, wire.TypeRefused).(*wire.Refused); ok && m.Status == wire.StatusBusy {
+				if m, ok := d.readOne(wire.TypeOffer, wire.TypeRefused).(*wire.Refused); ok && m.Status == wire.StatusBusy {
 					busy++
 				}
 			}
@@ -206,7 +206,7 @@ func TestHostileDestination(t *testing.T) {
 	t.Run("token", func(t *testing.T) {
 		nc := rawDial(t, a, 4711)
 		nc.Write((&wire.PeerStream{Token: 12345}).Append(nil, 0))
-		if _, _, err := expect(nc, wire.TypeError); err != nil {
+		if _, _, err := readOne(nc, wire.TypeError); err != nil {
 			t.Errorf("a token that nobody gave: %v", err)
 		}
 		others()
@@ -279,17 +279,17 @@ func newRawSource(t *testing.T) *rawSource {
 
 func (r *rawSource) greet(nc net.Conn) {
 	nc.SetDeadline(time.Now().Add(20 * time.Second))
-	m, _, err := expect(nc, wire.TypeHello)
+	m, _, err := readOne(nc, wire.TypeHello)
 	if err != nil {
 		return
 	}
 	r.dest.Store(m.(*wire.Hello).Incarnation)
 	nc.Write((&wire.Challenge{Version: 1, Incarnation: r.self, MaxKey: 1, MaxInFlight: 1, MaxChunk: 1}).Append(nil, 0))
-	if _, _, err := expect(nc, wire.TypeAuth); err != nil {
+	if _, _, err := readOne(nc, wire.TypeAuth); err != nil {
 		return
 	}
 	nc.Write((&wire.Welcome{}).Append(nil, 0))
-	m, _, err = expect(nc, wire.TypePeerHello, wire.TypePeerStream)
+	m, _, err = readOne(nc, wire.TypePeerHello, wire.TypePeerStream)
 	if err != nil {
 		return
 	}
@@ -401,7 +401,7 @@ func TestHostileSource(t *testing.T) {
 				if !ok {
 					return
 				}
-				m, id, err := expect(ctrl, wire.TypeStart)
+				m, id, err := readOne(ctrl, wire.TypeStart)
 				if err == nil {
 					tt.do(r, ctrl, id, m.(*wire.Start))
 				}

@@ -332,6 +332,9 @@ func (l *destLink) rest() {
 // refuse ends what waits for a connection: there will be none soon. Operations that
 // the source knows wait on.
 func (l *destLink) refuse(r *refused) {
+	if l.link.conn != nil {
+		return
+	}
 	l.link.step(Unreachable{r.status})
 	for id, k := range l.calls {
 		l.endCall(id, k)

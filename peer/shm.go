@@ -358,7 +358,7 @@ func receiveMemory(uc *net.UnixConn) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := expectAnswer(io.MultiReader(bytes.NewReader(head[:]), uc), wire.TypeShmPools)
+	m, err := readAnswer(io.MultiReader(bytes.NewReader(head[:]), uc), wire.TypeShmPools)
 	if err != nil {
 		return nil, err
 	}

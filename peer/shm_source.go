@@ -58,7 +58,7 @@ func (r *shmSource) share(nc net.Conn, namespace string) error {
 		return errors.New("shared memory needs a unix socket")
 	}
 	nc.SetDeadline(time.Now().Add(r.s.node.cfg.HandshakeTimeout))
-	_, id, err := expect(nc, wire.TypeShmAttach)
+	_, id, err := readOne(nc, wire.TypeShmAttach)
 	if err != nil {
 		return err
 	}

@@ -178,7 +178,7 @@ func TestShmClaimsOutliveConnections(t *testing.T) {
 	again := newRawDest(t, a, 99, shm, hostID())
 	attachRaw(t, again, "ns")
 	again.send(7, &wire.Finish{Source: again.who, Dest: again.self})
-	again.expect(wire.TypeFinished)
+	again.readOne(wire.TypeFinished)
 	src.quiet(t)
 }
 
@@ -192,11 +192,11 @@ func attachRaw(t *testing.T, d *rawDest, namespace string) []byte {
 	t.Cleanup(func() { nc.Close() })
 	nc.SetDeadline(time.Now().Add(10 * time.Second))
 	nc.Write((&wire.Hello{MinVersion: 1, MaxVersion: 1, Incarnation: d.self, Namespace: namespace}).Append(nil, 0))
-	if _, _, err := expect(nc, wire.TypeChallenge); err != nil {
+	if _, _, err := readOne(nc, wire.TypeChallenge); err != nil {
 		t.Fatal(err)
 	}
 	nc.Write((&wire.Auth{}).Append(nil, 0))
-	if _, _, err := expect(nc, wire.TypeWelcome); err != nil {
+	if _, _, err := readOne(nc, wire.TypeWelcome); err != nil {
 		t.Fatal(err)
 	}
 	nc.Write((&wire.PeerStream{Token: d.w.Token}).Append(nil, 0))

@@ -150,3 +150,10 @@ func (s *Set) Close() {
 	}
 	s.watching.Wait()
 }
+
+// Exited reports whether the process has ended, or is not waited for any more.
+func (e *Entry) Exited() bool {
+	e.set.mu.Lock()
+	defer e.set.mu.Unlock()
+	return e.set.byFD[e.fd] != e || Exited(int(e.fd))
+}

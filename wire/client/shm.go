@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvcr-go/kvcr/internal/blockcopy"
+	"github.com/kvcr-go/kvcr/internal/memfd"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -150,7 +151,7 @@ func receive(uc *net.UnixConn) (h wire.Header, payload []byte, files []*os.File,
 	control := make([]byte, unix.CmsgSpace(4*8)) // for 8 descriptors; the rest would be cut off
 	n, nc, flags, _, err := uc.ReadMsgUnix(head[:], control)
 	if nc > 0 {
-		files = descriptors(control[:nc])
+		files = memfd.Descriptors(control[:nc])
 	}
 	if err == nil && flags&unix.MSG_CTRUNC != 0 {
 		err = errors.New("descriptors were cut off")
@@ -169,45 +170,14 @@ func receive(uc *net.UnixConn) (h wire.Header, payload []byte, files []*os.File,
 	return h, payload, files, err
 }
 
-// descriptors takes over what came beside a message.
-func descriptors(control []byte) (files []*os.File) {
-	msgs, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return nil
-	}
-	for i := range msgs {
-		fds, err := unix.ParseUnixRights(&msgs[i])
-		if err != nil {
-			continue
-		}
-		for _, fd := range fds {
-			files = append(files, os.NewFile(uintptr(fd), "shared memory"))
-		}
-	}
-	return files
-}
-
-// mapFile maps what the node has passed. The length must be fixed: where a file
-// could be cut off, reading it could be a signal.
+// mapFile maps what the node has passed.
 func mapFile(f *os.File, size uint64, prot int) ([]byte, error) {
-	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
+	mem, err := memfd.Map(f, size, prot)
+	if errors.Is(err, memfd.ErrUnsealed) {
+		return nil, violation("%v", err)
+	}
 	if err != nil {
-		return nil, violation("shared memory that is no memfd: %v", err)
-	}
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if seals&unix.F_SEAL_SHRINK == 0 || size == 0 || st.Size() < 0 || uint64(st.Size()) < size {
-		return nil, violation("shared memory of %d bytes with seals %#x, said to be %d", st.Size(), seals, size)
-	}
-	mem, err := unix.Mmap(int(f.Fd()), 0, int(st.Size()), prot, unix.MAP_SHARED)
-	if err != nil {
-		return nil, &Error{Err: ErrUnsupported, Cause: os.NewSyscallError("mmap", err)}
-	}
-	if err := unix.Madvise(mem, unix.MADV_DONTFORK); err != nil {
-		_ = unix.Munmap(mem) // it was mapped whole, just now
-		return nil, os.NewSyscallError("madvise", err)
+		return nil, &Error{Err: ErrUnsupported, Cause: err}
 	}
 	return mem, nil
 }

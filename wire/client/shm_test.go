@@ -19,7 +19,7 @@ import (
 const sealAll = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 // memfd makes memory to pass to a client.
-func memfd(t testing.TB, content []byte, seals int) *os.File {
+func newMemfd(t testing.TB, content []byte, seals int) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("kvcr-test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -84,8 +84,8 @@ func sharing(t *testing.T, serve func(*peer)) *Client {
 func TestAttachAnswers(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it closes files that were forgotten
 	const size = 64 << 10
-	pool := memfd(t, make([]byte, size), sealAll)
-	open := memfd(t, make([]byte, size), unix.F_SEAL_GROW)
+	pool := newMemfd(t, make([]byte, size), sealAll)
+	open := newMemfd(t, make([]byte, size), unix.F_SEAL_GROW)
 	plain, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestAttachUntilContextEnds(t *testing.T) {
 // A place outside the memory ends the connection instead of the process.
 func TestPlacesOutside(t *testing.T) {
 	const size = 64 << 10
-	pool := memfd(t, bytes.Repeat([]byte{7}, size), sealAll)
+	pool := newMemfd(t, bytes.Repeat([]byte{7}, size), sealAll)
 	for _, tt := range []struct {
 		name         string
 		offset, size uint64
@@ -270,7 +270,7 @@ func TestPlacesOutside(t *testing.T) {
 // of views reach the node before Close ends the connection.
 func TestLateReservation(t *testing.T) {
 	const size = 64 << 10
-	pool := memfd(t, make([]byte, size), sealAll)
+	pool := newMemfd(t, make([]byte, size), sealAll)
 	asked, aborted, ended := make(chan struct{}), make(chan uint64, 1), make(chan int, 1)
 	cl := sharing(t, sharer(&wire.ShmPools{Pools: []wire.Pool{{Bytes: size}}, StagingBytes: size}, []*os.File{pool, pool}, func(p *peer) {
 		var reserve uint64
@@ -339,7 +339,7 @@ func TestLateReservation(t *testing.T) {
 // connection: afterwards nobody could.
 func TestLateViews(t *testing.T) {
 	const size = 64 << 10
-	pool := memfd(t, make([]byte, size), sealAll)
+	pool := newMemfd(t, make([]byte, size), sealAll)
 	asked, answer, ended := make(chan struct{}), make(chan struct{}), make(chan int, 1)
 	cl := sharing(t, sharer(&wire.ShmPools{Pools: []wire.Pool{{Bytes: size}}}, []*os.File{pool}, func(p *peer) {
 		released := 0
@@ -394,7 +394,7 @@ func TestLateViews(t *testing.T) {
 // A view outlives its connection and its client.
 func TestViewOutlivesConnection(t *testing.T) {
 	const size = 64 << 10
-	pool := memfd(t, bytes.Repeat([]byte{7}, size), sealAll)
+	pool := newMemfd(t, bytes.Repeat([]byte{7}, size), sealAll)
 	peers := make(chan *peer, 1)
 	cl := sharing(t, sharer(&wire.ShmPools{Pools: []wire.Pool{{Bytes: size}}}, []*os.File{pool}, func(p *peer) {
 		h, _, _ := p.next()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/internal/blockcopy"
+	"github.com/kvcr-go/kvcr/internal/procs"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -108,9 +109,9 @@ func (c *binaryConn) share(s *session, id, want uint64) error {
 	sh := &s.srv.sharing
 	kernel := sh.kernel
 	if kernel == nil {
-		kernel = &realPeers
+		kernel = &procs.System
 	}
-	pid, pidfd, err := kernel.process(s.fd)
+	pid, pidfd, err := processOf(kernel, s.fd)
 	if err != nil {
 		return err
 	}

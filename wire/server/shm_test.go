@@ -1139,7 +1139,7 @@ func self(t *testing.T) string {
 func (s *Server) watched() int {
 	s.sharing.mu.Lock()
 	defer s.sharing.mu.Unlock()
-	return len(s.sharing.byFD)
+	return len(s.sharing.known)
 }
 
 func childSets(t *testing.T, s *Server) *kvcr.Handle {
