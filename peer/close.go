@@ -10,13 +10,14 @@ import (
 )
 
 // InUseError is the answer of Close when memory was still in use at the end of
-// its context: the claims and slots named were given up without proof.
+// its context: it was given up without proof.
 type InUseError struct {
-	Dests, Sources int // operations
+	Slots   int // that a peer may still write
+	Sources int // operations of peers that may still read claimed blocks
 }
 
 func (e *InUseError) Error() string {
-	return fmt.Sprintf("peer: close: %d operations as destination and %d as source had not let their memory go in time; give Close more time, or keep the memory until the process ends", e.Dests, e.Sources)
+	return fmt.Sprintf("peer: close: peers may still write %d slots, and read for %d operations; give Close more time, or keep the memory until the process ends", e.Slots, e.Sources)
 }
 
 // Close ends the node: operations are aborted, peers told, and memory waited for
@@ -81,11 +82,7 @@ func (n *Node) close(ctx context.Context) error {
 	// Routes let go by themselves once their sessions are down (R3).
 	dests, sources = n.links()
 	_ = n.quiesce(context.WithoutCancel(ctx), n.allDown, n.cfg.Stall+time.Second)
-	left := &InUseError{}
-	for _, l := range dests {
-		_, ops := l.link.state()
-		left.Dests += ops
-	}
+	left := &InUseError{Slots: int(n.count.posted.Load())}
 	for _, l := range sources {
 		_, ops := l.link.state()
 		left.Sources += ops
@@ -114,7 +111,7 @@ func (n *Node) close(ctx context.Context) error {
 			errs = append(errs, e)
 		}
 	}
-	if left.Dests+left.Sources > 0 {
+	if left.Slots+left.Sources > 0 {
 		errs = append(errs, left)
 	}
 	return errors.Join(errs...)
