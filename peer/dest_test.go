@@ -87,6 +87,7 @@ func TestDestMove(t *testing.T) {
 	dt.frame("offer", offered(1), "Post 0", "Accept 0")
 	dt.frame("offer again", offered(1))
 	dt.frame("ask while on its way", ask0)
+	dt.frame("refused, too late", &wire.Refused{Source: uint64(srcInc), Status: wire.StatusUnknownOp})
 	dt.frame("done", done(0, wire.StatusOK))
 	dt.step("landed", Landed{1, 0, wire.StatusOK}, "Settle 0 ok", "Confirm [0]")
 	dt.step("landed again", Landed{1, 0, wire.StatusOK})
