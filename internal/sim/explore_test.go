@@ -35,7 +35,7 @@ func TestExplore(t *testing.T) {
 				t.Fatalf("after %+v: %s", x, v.Details())
 			}
 			t.Logf("%+v", x)
-			if x.States < 200 {
+			if x.States < 50 {
 				t.Errorf("%d states only", x.States)
 			}
 		})

@@ -27,6 +27,7 @@ func failing(o Options, n int, limit time.Duration) (Report, *Violation) {
 		wg    sync.WaitGroup
 		mu    sync.Mutex
 		next  atomic.Uint64
+		stop  atomic.Bool
 		total Report
 		found *Violation
 	)
@@ -36,7 +37,7 @@ func failing(o Options, n int, limit time.Duration) (Report, *Violation) {
 		go func() {
 			defer wg.Done()
 			var mine Report
-			for time.Now().Before(end) {
+			for !stop.Load() && time.Now().Before(end) {
 				i := next.Add(1)
 				if n > 0 && i > uint64(n) {
 					break
@@ -46,8 +47,7 @@ func failing(o Options, n int, limit time.Duration) (Report, *Violation) {
 				r, err := Run(o)
 				mine.Add(&r)
 				if v := (*Violation)(nil); errors.As(err, &v) {
-					next.Store(1 << 62)
-					n = 1
+					stop.Store(true)
 					mu.Lock()
 					if found == nil || v.Options.Seed < found.Options.Seed {
 						found = v
