@@ -84,7 +84,7 @@ type destOp struct {
 	moving bool        // submitted as a move
 	keep   wire.Status // why it is a copy all the same
 	phase  destPhase
-	asked  Incarnation // that Start was sent to last and has not refused, 0 for none
+	asked  Incarnation // that Start was sent to last, 0 for none
 	source Incarnation // that answered, 0 before and once there is nobody to tell
 	route  wire.Route  // of the connection that it answered on
 	// linger: a connection that it was asked on had route shm. Then the source
@@ -330,7 +330,8 @@ func (d *Dest) settle(now Time, op *destOp) (over bool) {
 		op.late = 0
 	}
 	if waiting == 0 && op.phase != destFinishing {
-		// The source may have begun it, though its Offer has not come.
+		// The source may have begun it, though its Offer has not come, or though
+		// another Start of the same was refused.
 		if op.phase == destStarting {
 			op.source = op.asked
 		}

@@ -74,7 +74,7 @@ func (h *hasher) machine(v reflect.Value, name string, now peer.Time) {
 func (e *explorer) state() uint64 {
 	h := &hasher{}
 	h.SetSeed(stateSeed)
-	h.ints(int64(e.Timers), int64(e.Lost), int64(e.Repeated), int64(e.Crashes), int64(e.Evictions), int64(e.Deposits))
+	h.ints(int64(e.Ghosts), int64(e.Timers), int64(e.Lost), int64(e.Repeated), int64(e.Crashes), int64(e.Evictions), int64(e.Deposits))
 	for _, n := range e.nodes {
 		h.ints(int64(n.inc))
 		t := n.tab
@@ -105,6 +105,16 @@ func (e *explorer) state() uint64 {
 	}
 	for _, m := range e.moves {
 		h.ints(int64(m.id.Dest), int64(m.id.Op), int64(m.from.inc), boolInt(m.removed), boolInt(m.unit.gone))
+	}
+	var past []uint64
+	if e.Ghosts > 0 {
+		for _, m := range e.sent {
+			past = append(past, hashTag(&event{n: m.dest, tag: tag{a: int(m.dir), frame: []byte(m.frame)}}))
+		}
+		slices.Sort(past)
+		for _, p := range past {
+			h.ints(int64(p))
+		}
 	}
 	// Pending events count whatever their order.
 	var pending []uint64

@@ -122,7 +122,8 @@ type world struct {
 	plan     []planned
 	faults   bool // still allowed
 	nextInc  peer.Incarnation
-	manual   bool // the order of events is chosen from outside, see Explore
+	sent     []sent // if manual
+	manual   bool   // the order of events is chosen from outside, see Explore
 
 	// Of the step that a machine is in.
 	source      *srcSide
