@@ -20,8 +20,9 @@ func (h *hasher) ints(vs ...int64) {
 }
 
 // ignored are fields of the machines that are not of their state: what never
-// changes, is derived, or is scratch.
-var ignored = map[string]bool{"self": true, "rec": true, "timing": true, "limits": true, "out": true, "byID": true, "ids": true, "offer": false}
+// changes, is derived, or is scratch; and the ids of ended operations, since here a
+// source has one at most and their number says it all.
+var ignored = map[string]bool{"self": true, "rec": true, "timing": true, "limits": true, "out": true, "byID": true, "ids": true}
 
 // moments are fields that hold a time, which only counts as a distance from now.
 var moments = map[string]bool{"at": true, "late": true, "expire": true}
