@@ -84,7 +84,7 @@ type destOp struct {
 	moving bool        // submitted as a move
 	keep   wire.Status // why it is a copy all the same
 	phase  destPhase
-	asked  Incarnation // that Start was sent to last and has not refused, 0 for none
+	asked  Incarnation // that Start was sent to last, 0 for none
 	source Incarnation // that answered, 0 before and once there is nobody to tell
 	route  wire.Route  // of the connection that it answered on
 	// linger: a connection that it was asked on had route shm. Then the source
@@ -105,14 +105,22 @@ func (d *Dest) Ops() int { return len(d.ops) }
 // call.
 func (d *Dest) Step(now Time, ev Event) []Action {
 	d.out = d.out[:0]
+	// Which operation the event is of, if it is not of all: others are not looked
+	// at, since there may be many.
+	one := true
+	var id OpID
 	switch e := ev.(type) {
 	case Submit:
+		id = e.Op
 		d.submit(now, e)
 	case Abort:
+		id = e.Op
 		d.abort(now, e)
 	case Up:
+		one = false
 		d.connected(now, e)
 	case Down:
+		one = false
 		d.disconnected()
 	case Unreachable:
 		for _, op := range d.ops {
@@ -123,22 +131,34 @@ func (d *Dest) Step(now Time, ev Event) []Action {
 			}
 		}
 	case Dead:
+		one = false
 		d.dead(e.Peer)
 	case Frame:
+		id = OpID(e.ID)
 		d.frame(now, e)
 	case Landed:
+		id = e.Op
 		if op, it := d.item(e.Op, e.Index); it != nil && it.state == destPosted {
 			d.landed(op, e.Index, e.Status)
 		}
 	case Shut:
+		id = e.Op
 		if op, it := d.item(e.Op, e.Index); it != nil && it.state == destPosted {
 			it.shut = true
 			d.release(op, e.Index)
 		}
 	case Tick:
+		one = false
 		d.tick(now)
 	}
-	d.settle(now)
+	d.ops = slices.DeleteFunc(d.ops, func(op *destOp) bool {
+		if one && op.Op != id || !d.settle(now, op) {
+			return false
+		}
+		delete(d.byID, op.Op)
+		d.do(Ended{op.Op})
+		return true
+	})
 	return d.out
 }
 
@@ -225,100 +245,6 @@ func (d *Dest) abort(now Time, a Abort) {
 	op.repeat.start(now, &d.timing)
 }
 
-// probe has the source stop what it does for items that are being closed.
-func (d *Dest) probe(op *destOp) {
-	var at []uint32
-	for i := range op.items {
-		if it := &op.items[i]; it.state == destPosted && it.closing {
-			at = append(at, uint32(i))
-		}
-	}
-	if len(at) > 0 {
-		d.send(op, &wire.Probe{Source: uint64(op.source), Dest: uint64(d.self), Cancel: true, Indices: at})
-	}
-}
-
-// connected repeats what the last connection may have lost.
-func (d *Dest) connected(now Time, u Up) {
-	if u.Peer == d.gone {
-		return
-	}
-	d.up, d.peer, d.route = true, u.Peer, u.Route
-	for _, op := range d.ops {
-		switch {
-		case op.phase == destStarting:
-			d.start(now, op)
-		case op.source != u.Peer && !op.holds():
-			// The process that served it is gone from this address: nothing of
-			// the operation is left there.
-			d.provenAll(op)
-			op.phase = destFinishing
-			op.forget()
-		default:
-			d.again(op)
-			op.repeat.start(now, &d.timing)
-		}
-	}
-}
-
-// forget makes settle drop an operation without an answer to Finish.
-func (op *destOp) forget() { op.source = 0 }
-
-func (op *destOp) holds() bool {
-	return slices.ContainsFunc(op.items, func(it destItem) bool { return it.state == destHeld })
-}
-
-// disconnected fails what the source was sending: it has stopped, or will stop
-// without our hearing of it. What it holds of ours by a hold stays.
-func (d *Dest) disconnected() {
-	d.up = false
-	for _, op := range d.ops {
-		if op.phase == destStarting {
-			continue // asked again on the next connection
-		}
-		for i := range op.items {
-			d.fail(op, i, wire.StatusLost)
-		}
-		if op.phase == destFinishing && !op.linger {
-			op.forget() // a source forgets what its connection asked for
-		}
-	}
-}
-
-// dead ends what depended on a process that has ended. What its connection still
-// has to say is of no use: nothing would end what that begins.
-func (d *Dest) dead(p Incarnation) {
-	d.gone = p
-	if d.peer == p {
-		d.up = false
-	}
-	for _, op := range d.ops {
-		if op.asked == p {
-			op.asked = 0
-		}
-		if op.source != p {
-			continue
-		}
-		for i := range op.items {
-			it := &op.items[i]
-			if it.state == destHeld {
-				d.unhold(op, i, wire.StatusSource)
-			}
-			d.fail(op, i, wire.StatusSource)
-		}
-		d.provenAll(op)
-		op.phase = destFinishing
-		op.forget()
-	}
-}
-
-func (d *Dest) provenAll(op *destOp) {
-	for i := range op.items {
-		op.items[i].proven = true
-		d.release(op, i)
-	}
-}
-
 // fail ends an item, at once or when its memory is let go.
 func (d *Dest) fail(op *destOp, i int, why wire.Status) {
 	it := &op.items[i]
@@ -394,131 +320,36 @@ func (d *Dest) outcome(op *destOp, i int, s wire.Status) {
 	}
 }
 
-// again repeats the requests of an operation that are not answered.
-func (d *Dest) again(op *destOp) {
-	if op.phase == destFinishing {
-		d.send(op, &wire.Finish{Source: uint64(op.source), Dest: uint64(d.self)})
-		return
-	}
-	d.accept(op, func(it *destItem) bool { return it.state == destPosted && !it.closing && !it.written })
-	d.confirm(op)
-	d.probe(op)
-}
-
-// accept asks for the items that pick chooses, where the source has to act.
-func (d *Dest) accept(op *destOp, pick func(*destItem) bool) {
-	m := &wire.Accept{Source: uint64(op.source), Dest: uint64(d.self)}
+// settle moves an operation on after an event: commits what can be, finishes what is
+// over, and reports whether it is to be forgotten.
+func (d *Dest) settle(now Time, op *destOp) (over bool) {
+	d.commit(now, op)
+	waiting, closing := 0, false
 	for i := range op.items {
-		it := &op.items[i]
-		if pick(it) && !(op.route == wire.RouteShm && it.offer.Flags&wire.OfferNoPool == 0) {
-			m.Items = append(m.Items, wire.Accepted{Index: uint32(i)})
+		if it := &op.items[i]; it.state != destEnded {
+			waiting++
+			closing = closing || it.closing && !it.quiet
 		}
 	}
-	if len(m.Items) > 0 {
-		d.send(op, m)
+	switch {
+	case closing && op.late == 0:
+		op.late = now + d.timing.Allowance
+	case !closing:
+		op.late = 0
 	}
-}
-
-func (d *Dest) confirm(op *destOp) {
-	m := &wire.Confirm{Source: uint64(op.source), Dest: uint64(d.self)}
-	for i := range op.items {
-		if d.held(op, i) {
-			m.Indices = append(m.Indices, uint32(i))
+	if waiting == 0 && op.phase != destFinishing {
+		// The source may have begun it, though its Offer has not come, or though
+		// another Start of the same was refused.
+		if op.phase == destStarting {
+			op.source = op.asked
 		}
-	}
-	if len(m.Indices) > 0 {
-		d.send(op, m)
-	}
-}
-
-// held reports whether an item may be confirmed: the records are asked, since they
-// know what has become of the block (M4). A hold that is gone was lost to an order
-// from elsewhere; then nothing is left to confirm.
-func (d *Dest) held(op *destOp, i int) bool {
-	if op.items[i].state != destHeld {
-		return false
-	}
-	if !d.rec.Holds(op.Namespace, op.Items[i].Key, HoldID{op.source, op.Op}) {
-		d.unhold(op, i, wire.StatusMiss)
-		return false
-	}
-	return true
-}
-
-// tick does what is due.
-func (d *Dest) tick(now Time) {
-	for _, op := range d.ops {
-		if now >= op.Deadline && !op.expired {
-			op.expired = true
-			for i := range op.items {
-				if !op.items[i].settled {
-					d.fail(op, i, wire.StatusTimeout)
-				}
-			}
-			d.probe(op)
+		op.phase = destFinishing
+		if op.source != 0 && (d.up || op.linger) {
 			op.repeat.start(now, &d.timing)
-		}
-		if op.late != 0 && now >= op.late {
-			op.late = 0
-			for i := range op.items {
-				if it := &op.items[i]; it.state == destPosted && it.closing && !it.quiet {
-					it.quiet = true
-					d.do(Quarantine{op.Op, i})
-					d.answer(op, i, it.why, false) // a deadline ends the wait
-				}
-			}
-		}
-		if d.up && op.repeat.due(now, &d.timing) {
-			if op.phase == destStarting {
-				at, wait := op.repeat.at, op.repeat.wait
-				d.start(now, op)
-				op.repeat = backoff{at, wait}
-			} else {
-				d.again(op)
-			}
+			d.again(op)
+		} else {
+			op.forget()
 		}
 	}
-}
-
-// settle moves operations on after an event: commits what can be, finishes what
-// is over and forgets what has finished.
-func (d *Dest) settle(now Time) {
-	keep := d.ops[:0]
-	for _, op := range d.ops {
-		d.commit(now, op)
-		waiting, closing := 0, false
-		for i := range op.items {
-			if it := &op.items[i]; it.state != destEnded {
-				waiting++
-				closing = closing || it.closing && !it.quiet
-			}
-		}
-		switch {
-		case closing && op.late == 0:
-			op.late = now + d.timing.Allowance
-		case !closing:
-			op.late = 0
-		}
-		if waiting == 0 && op.phase != destFinishing {
-			// The source may have begun it, though its Offer has not come.
-			if op.phase == destStarting {
-				op.source = op.asked
-			}
-			op.phase = destFinishing
-			if op.source != 0 && (d.up || op.linger) {
-				op.repeat.start(now, &d.timing)
-				d.again(op)
-			} else {
-				op.forget()
-			}
-		}
-		if waiting == 0 && op.source == 0 {
-			delete(d.byID, op.Op)
-			d.do(Ended{op.Op})
-			continue
-		}
-		keep = append(keep, op)
-	}
-	clear(d.ops[len(keep):])
-	d.ops = keep
+	return waiting == 0 && op.source == 0
 }

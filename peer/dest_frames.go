@@ -30,7 +30,6 @@ func (d *Dest) frame(now Time, f Frame) {
 			if why == wire.StatusOK {
 				why = wire.StatusSource
 			}
-			op.asked = 0 // nothing was begun
 			for i := range op.items {
 				d.fail(op, i, why)
 			}

@@ -87,6 +87,7 @@ func TestDestMove(t *testing.T) {
 	dt.frame("offer", offered(1), "Post 0", "Accept 0")
 	dt.frame("offer again", offered(1))
 	dt.frame("ask while on its way", ask0)
+	dt.frame("refused, too late", &wire.Refused{Source: uint64(srcInc), Status: wire.StatusUnknownOp})
 	dt.frame("done", done(0, wire.StatusOK))
 	dt.step("landed", Landed{1, 0, wire.StatusOK}, "Settle 0 ok", "Confirm [0]")
 	dt.step("landed again", Landed{1, 0, wire.StatusOK})
@@ -94,6 +95,7 @@ func TestDestMove(t *testing.T) {
 	dt.step("repeat", Tick{}, "Confirm [0]")
 	dt.frame("ask", ask0, "Confirm [0]")
 	dt.frame("removed of another life", &wire.Removed{Source: 7, Dest: uint64(dstInc), Items: status(0, wire.StatusOK)})
+	dt.frame("removed for another life of ours", &wire.Removed{Source: uint64(srcInc), Dest: 7, Items: status(0, wire.StatusOK)})
 	dt.frame("removed, malformed", removed(9, wire.StatusOK))
 	dt.frame("removed", removed(0, wire.StatusOK), "Outcome 0 ok", "Finish")
 	dt.frame("removed again", removed(0, wire.StatusOK))
@@ -115,8 +117,8 @@ func TestDestRefused(t *testing.T) {
 		msg  wire.Message
 		want []string
 	}{
-		{"refused", wire.TransferMove, nil, &wire.Refused{Source: uint64(srcInc), Status: wire.StatusBusy}, []string{"Settle 0 busy", "Outcome 0 busy", "Ended"}},
-		{"refused without a reason", wire.TransferCopy, nil, &wire.Refused{Source: uint64(srcInc)}, []string{"Settle 0 source", "Ended"}},
+		{"refused", wire.TransferMove, nil, &wire.Refused{Source: uint64(srcInc), Status: wire.StatusBusy}, []string{"Settle 0 busy", "Outcome 0 busy", "Finish"}},
+		{"refused without a reason", wire.TransferCopy, nil, &wire.Refused{Source: uint64(srcInc)}, []string{"Settle 0 source", "Finish"}},
 		{"refused by a stranger", wire.TransferCopy, nil, &wire.Refused{Source: 9, Status: wire.StatusBusy}, nil},
 		{"miss", wire.TransferMove, nil, offered(1, func(o []wire.Offered) { o[0].Status = wire.StatusMiss }), []string{"Settle 0 miss", "Outcome 0 miss", "Finish"}},
 		{"offer of too many", wire.TransferCopy, nil, offered(2), []string{"Settle 0 source", "Finish"}},

@@ -16,13 +16,15 @@ type Event interface{ event() }
 // Events of both machines.
 type (
 	// Up: the control connection is authenticated. Peer is who is at its other
-	// end.
+	// end. Down comes between two of them: a source whose destination connects
+	// anew is told first that the old connection is closed, seen or not.
 	Up struct {
 		Peer  Incarnation
 		Route wire.Route
 	}
 	// Down: the control connection is closed; nothing that was read from it
-	// before arrives after this.
+	// before arrives after this. A destination with operations left (Ops) has to
+	// be connected again.
 	Down struct{}
 	// Dead: that process has ended, and this is proof (its pidfd says so).
 	Dead struct{ Peer Incarnation }
@@ -59,7 +61,9 @@ type (
 	// no source knows end with Status.
 	Unreachable struct{ Status wire.Status }
 	// Landed ends a Post: the item's bytes are in its slot and verified, or Status
-	// says why they are not. Nobody will write the slot by this operation.
+	// says why they are not. With StatusOK nobody will write the slot by this
+	// operation; on a put route that takes the source's Done, which the route has
+	// to be shown. Otherwise our end of the route writes it no more.
 	Landed struct {
 		Op     OpID
 		Index  int
@@ -110,7 +114,8 @@ type (
 	}
 	// Outcome tells how the move of one item ended on this side: StatusOK, the
 	// source's copy is removed; else it is kept (Status says why), or not known
-	// to be removed.
+	// to be removed. A destination says it once for each item of what was
+	// submitted as a move, after Settle; a source for each block that it had.
 	Outcome struct {
 		Op        OpID
 		Index     int
@@ -146,7 +151,8 @@ type (
 		Existing bool
 	}
 	// Quarantine: the peer may still write the item's memory, beyond its time.
-	// Quiesce follows when that has been ruled out.
+	// Quiesce follows when that has been ruled out. Of a delivery, Settle comes
+	// with it: the caller's memory is not the caller's before Quiesce.
 	Quarantine struct {
 		Op    OpID
 		Index int

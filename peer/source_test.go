@@ -383,3 +383,21 @@ func TestSourceFollows(t *testing.T) {
 		t.Errorf("flags %b, parent %q", o.Flags, o.Parent)
 	}
 }
+
+// The source dies and its successor has the block again, marked for a move of the
+// same number: what was confirmed to the first removes nothing of the second's.
+func TestSourceRestartsWithRedeposit(t *testing.T) {
+	st := &sourceTest{t, nil, newFakeSource("a"), sec}
+	st.s = NewSource(srcInc+1, dstInc, st.rec, testTiming, SourceLimits{})
+	st.step("up", Up{dstInc, wire.RouteStream})
+	st.frame("start of the earlier life", start(wire.TransferMove, "a"), "Refused incarnation")
+	again := start(wire.TransferMove, "a")
+	again.Source++
+	st.frame("start", again, "Offer ok/ok")
+	st.frame("confirm to the earlier life", confirm(0), "Removed 0:unknown_op")
+	st.frame("finish of the earlier life", finish, "Finished")
+	if st.rec.has["a"] == nil || st.s.Ops() != 1 {
+		t.Error("removed, or ended")
+	}
+	st.frame("confirm", &wire.Confirm{Source: uint64(srcInc) + 1, Dest: uint64(dstInc), Indices: []uint32{0}}, "Outcome 0 ok", "Removed 0:ok")
+}

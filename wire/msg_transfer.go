@@ -391,7 +391,10 @@ func (m *Probe) Parse(payload []byte) error {
 // Type is TypeProbe.
 func (*Probe) Type() Type { return TypeProbe }
 
-// ProbeAck answers Probe, for all its items together.
+// ProbeAck answers Probe. Terminal: the source will not touch the memory of the items
+// probed any more. Which these are is said by Done, before it for those that are over
+// and later for the rest: with several probes under way, ProbeAck alone does not tell.
+// An operation that is not known touches no memory.
 type ProbeAck struct {
 	Source   uint64 // incarnation of the process that holds the blocks
 	Dest     uint64 // incarnation of the process that asks for them

@@ -160,7 +160,7 @@ func printSim(e *env, r *sim.Report, elapsed time.Duration) error {
 		row("cuts", r.Cuts, "connections or links"),
 		row("crashes", r.Crashes, fmt.Sprintf("%s restarts", count(r.Restarts))),
 		row("stalls", r.Stalls, fmt.Sprintf("and %s clocks stepped", count(r.ClockSteps))),
-		row("messages", r.Lost, fmt.Sprintf("lost, %s repeated", count(r.Repeated))),
+		row("messages", r.Lost, fmt.Sprintf("lost, %s repeated, %s of an earlier life", count(r.Repeated), count(r.Ghosts))),
 		row("payloads", r.Broken, fmt.Sprintf("broken off, %s words corrupted", count(r.Corrupted))),
 		row("quarantined", r.Quarantined, "slots, for a time"),
 	)

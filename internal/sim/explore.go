@@ -17,7 +17,8 @@ type Bounds struct {
 	Route               wire.Route // RouteShm or RouteUCXPut
 	Timers              int        // timers of the machines that run out
 	Lost, Repeated      int        // messages; any may overtake any
-	Crashes             int        // with a restart at once
+	Crashes             int        // with a restart at once, and the move asked for anew
+	Ghosts              int        // messages that arrive once more, after a crash
 	Evictions, Deposits int
 	Both                bool // both nodes have the block at first, else only the second
 	Single              bool // only the first node moves
@@ -53,10 +54,11 @@ const (
 	chooseCrash
 	chooseEvict
 	chooseDeposit
+	chooseGhost
 )
 
 func (c choice) String() string {
-	return [...]string{"event", "lose", "repeat", "crash", "evict", "deposit"}[c.kind] + fmt.Sprint(" ", c.arg)
+	return [...]string{"event", "lose", "repeat", "crash", "evict", "deposit", "ghost"}[c.kind] + fmt.Sprint(" ", c.arg)
 }
 
 // history is a list of choices, the last first.
@@ -78,7 +80,8 @@ func (h *history) list() (cs []choice) {
 // explorer is one world whose events happen in the order chosen.
 type explorer struct {
 	*world
-	Bounds // what is left
+	Bounds     // what is left
+	first  int // connections that there were at first
 }
 
 // exploredKey is the block that all of it is about.
@@ -87,7 +90,7 @@ const exploredKey = 0
 func newExplorer(b Bounds, trace func(string)) *explorer {
 	w := &world{Options: Options{Route: b.Route, Trace: trace, broken: b.broken}, mode: Harsh, rng: rand.New(rand.NewPCG(1, 1)), now: time.Second,
 		tables: map[peer.Incarnation]*table{}, nextInc: 0x100, manual: true}
-	e := &explorer{w, b}
+	e := &explorer{world: w, Bounds: b}
 	same := b.Route == wire.RouteShm
 	for i := range 2 {
 		w.nodes = append(w.nodes, &node{w: w, id: i})
@@ -100,15 +103,8 @@ func newExplorer(b Bounds, trace func(string)) *explorer {
 			n.tab.deposit(exploredKey, false)
 		}
 	}
-	for i, n := range w.nodes {
-		if i == 1 && b.Single {
-			continue
-		}
-		n.lastOp++
-		s := peer.Submit{Op: n.lastOp, Mode: wire.TransferMove, Items: []wire.Wanted{{Key: []byte(keys[exploredKey].name)}}, Deadline: 10000 * time.Hour}
-		d := n.dests[1-i]
-		d.ops[s.Op] = &operation{Submit: s, settled: make([]bool, 1), told: make([]bool, 1), quarantined: make([]bool, 1)}
-		d.step(s)
+	for _, n := range w.nodes {
+		e.submit(n)
 	}
 	// Connected already, and nothing else has happened.
 	for range 2 {
@@ -121,7 +117,33 @@ func newExplorer(b Bounds, trace func(string)) *explorer {
 			}
 		}
 	}
+	e.first = e.conns
 	return e
+}
+
+// submit has a node ask for the move.
+func (e *explorer) submit(n *node) {
+	if n.id == 1 && e.Single {
+		return
+	}
+	n.lastOp++
+	s := peer.Submit{Op: n.lastOp, Mode: wire.TransferMove, Items: []wire.Wanted{{Key: []byte(keys[exploredKey].name)}}, Deadline: 10000 * time.Hour}
+	d := n.dests[1-n.id]
+	d.ops[s.Op] = &operation{Submit: s, settled: make([]bool, 1), told: make([]bool, 1), quarantined: make([]bool, 1)}
+	d.step(s)
+}
+
+// sent is a message that was sent once.
+type sent struct {
+	dir   direction
+	dest  *node
+	frame string
+}
+
+func (w *world) remember(c *conn, dir direction, frame []byte) {
+	if m := (sent{dir, c.d.n, string(frame)}); !slices.Contains(w.sent, m) {
+		w.sent = append(w.sent, m)
+	}
 }
 
 func (e *explorer) take(i int) event {
@@ -149,6 +171,13 @@ func (e *explorer) choices() (cs []choice) {
 		}
 		if ev.tag.kind == "frame" && e.Repeated > 0 {
 			cs = append(cs, choice{chooseRepeat, ev.seq})
+		}
+	}
+	if e.Ghosts > 0 && e.conns > e.first {
+		for i, m := range e.sent {
+			if c := m.dest.dests[1-m.dest.id].conn; c != nil && c.open[1-m.dir] {
+				cs = append(cs, choice{chooseGhost, i})
+			}
 		}
 	}
 	for i, n := range e.nodes {
@@ -202,6 +231,7 @@ func (e *explorer) apply(c choice) {
 		n := e.nodes[c.arg]
 		n.crash()
 		n.start(exploreTiming, 3, 1)
+		e.submit(n)
 		for _, m := range e.nodes {
 			if m != n {
 				m.dests[n.id].dialing = false
@@ -211,6 +241,11 @@ func (e *explorer) apply(c choice) {
 	case chooseEvict:
 		e.Evictions--
 		e.nodes[c.arg].tab.retire(e.nodes[c.arg].tab.blocks[exploredKey].unit)
+	case chooseGhost:
+		e.Ghosts--
+		m := e.sent[c.arg]
+		e.tracef("a message of the past arrives:")
+		m.dest.dests[1-m.dest.id].conn.receive(m.dir, []byte(m.frame))
 	case chooseDeposit:
 		e.Deposits--
 		e.nodes[c.arg].tab.deposit(exploredKey, false)

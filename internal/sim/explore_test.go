@@ -16,6 +16,8 @@ var explorations = map[string]Bounds{
 	"cross":       {Route: wire.RouteShm, Both: true, Evictions: 1, Repeated: 1},
 	"put":         {Route: wire.RouteUCXPut, Timers: 2, Single: true, Lost: 1},
 	"put-crash":   {Route: wire.RouteUCXPut, Crashes: 1, Single: true, Evictions: 1, Deposits: 1},
+	"ghosts":      {Route: wire.RouteShm, Single: true, Crashes: 1, Ghosts: 1},
+	"put-ghosts":  {Route: wire.RouteUCXPut, Single: true, Crashes: 1, Ghosts: 1},
 	"cross-crash": {Route: wire.RouteShm, Both: true, Crashes: 1, Evictions: 1},
 }
 
@@ -35,7 +37,7 @@ func TestExplore(t *testing.T) {
 				t.Fatalf("after %+v: %s", x, v.Details())
 			}
 			t.Logf("%+v", x)
-			if x.States < 200 {
+			if x.States < 50 {
 				t.Errorf("%d states only", x.States)
 			}
 		})

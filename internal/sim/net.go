@@ -109,6 +109,12 @@ func (c *conn) send(dir direction, id uint64, m wire.Message) {
 		}
 	}
 	frame := m.Append(nil, id)
+	if w.mode == Harsh && w.chance(3) {
+		w.ghost(c, dir, frame)
+	}
+	if w.manual {
+		w.remember(c, dir, frame)
+	}
 	for range copies {
 		at := max(w.now+w.delay(), c.upAt)
 		if ordered {
@@ -125,6 +131,24 @@ func (c *conn) send(dir direction, id uint64, m wire.Message) {
 			}
 		})
 	}
+}
+
+// ghost has a message arrive on a later connection between the same two nodes, if
+// by then one of them runs another process: it names a life that is over (M5).
+func (w *world) ghost(c *conn, dir direction, frame []byte) {
+	dest, source := c.d.n, c.s.n
+	from, to := c.d.n.inc, c.s.n.inc
+	w.after(time.Duration(w.rng.Int64N(int64(maxDelay))), nil, tag{kind: "ghost"}, func() {
+		if !dest.alive || !source.alive || dest.inc == from && source.inc == to {
+			return
+		}
+		d := dest.dests[source.id]
+		if now := d.conn; now != nil && now.s.tab == source.tab && now.open[1-dir] && max(dest.stalled, source.stalled) <= w.now {
+			w.tracef("a message of the past arrives:")
+			w.report.Ghosts++
+			now.receive(dir, frame)
+		}
+	})
 }
 
 func (c *conn) receive(dir direction, frame []byte) {

@@ -83,6 +83,7 @@ type Report struct {
 	Cuts, Crashes, Restarts int
 	Stalls, ClockSteps      int
 	Lost, Repeated          int // messages
+	Ghosts                  int // messages of earlier lives
 	Corrupted, Broken       int // payloads
 	Quarantined             int
 }
@@ -92,7 +93,7 @@ func (r *Report) Add(b *Report) {
 	for _, p := range [][2]*int{{&r.Schedules, &b.Schedules}, {&r.Steps, &b.Steps}, {&r.Operations, &b.Operations}, {&r.Moves, &b.Moves},
 		{&r.Copies, &b.Copies}, {&r.Delivered, &b.Delivered}, {&r.Removed, &b.Removed}, {&r.Window, &b.Window}, {&r.Cuts, &b.Cuts},
 		{&r.Crashes, &b.Crashes}, {&r.Restarts, &b.Restarts}, {&r.Stalls, &b.Stalls}, {&r.ClockSteps, &b.ClockSteps}, {&r.Lost, &b.Lost},
-		{&r.Repeated, &b.Repeated}, {&r.Corrupted, &b.Corrupted}, {&r.Broken, &b.Broken}, {&r.Quarantined, &b.Quarantined}} {
+		{&r.Repeated, &b.Repeated}, {&r.Ghosts, &b.Ghosts}, {&r.Corrupted, &b.Corrupted}, {&r.Broken, &b.Broken}, {&r.Quarantined, &b.Quarantined}} {
 		*p[0] += *p[1]
 	}
 	for i := range r.Kept {

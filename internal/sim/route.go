@@ -161,7 +161,7 @@ func (w *world) closePost(d *destSide, op peer.OpID, index int) {
 // arrival.
 func (w *world) arrived(d *destSide, op peer.OpID, m *wire.Done) {
 	for _, it := range m.Items {
-		if p := d.posted(op, int(it.Index)); p != nil && p.route == wire.RouteUCXPut && it.Status == wire.StatusOK && m.Source == uint64(p.source.inc) {
+		if p := d.posted(op, int(it.Index)); p != nil && p.route == wire.RouteUCXPut && it.Status == wire.StatusOK && m.Source == uint64(p.source.inc) && m.Dest == uint64(d.n.inc) {
 			p.verify()
 		}
 	}

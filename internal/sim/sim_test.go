@@ -27,6 +27,7 @@ func failing(o Options, n int, limit time.Duration) (Report, *Violation) {
 		wg    sync.WaitGroup
 		mu    sync.Mutex
 		next  atomic.Uint64
+		stop  atomic.Bool
 		total Report
 		found *Violation
 	)
@@ -36,7 +37,7 @@ func failing(o Options, n int, limit time.Duration) (Report, *Violation) {
 		go func() {
 			defer wg.Done()
 			var mine Report
-			for time.Now().Before(end) {
+			for !stop.Load() && time.Now().Before(end) {
 				i := next.Add(1)
 				if n > 0 && i > uint64(n) {
 					break
@@ -46,8 +47,7 @@ func failing(o Options, n int, limit time.Duration) (Report, *Violation) {
 				r, err := Run(o)
 				mine.Add(&r)
 				if v := (*Violation)(nil); errors.As(err, &v) {
-					next.Store(1 << 62)
-					n = 1
+					stop.Store(true)
 					mu.Lock()
 					if found == nil || v.Options.Seed < found.Options.Seed {
 						found = v
@@ -83,7 +83,7 @@ func TestSchedules(t *testing.T) {
 		return // too few to have everything in them
 	}
 	for name, n := range map[string]int{"copies": r.Copies, "moves": r.Removed, "deliveries": r.Delivered, "cuts": r.Cuts, "crashes": r.Crashes, "stalls": r.Stalls,
-		"clock steps": r.ClockSteps, "lost": r.Lost, "repeated": r.Repeated, "corrupted": r.Corrupted, "broken payloads": r.Broken, "quarantined": r.Quarantined,
+		"clock steps": r.ClockSteps, "lost": r.Lost, "repeated": r.Repeated, "ghosts": r.Ghosts, "corrupted": r.Corrupted, "broken payloads": r.Broken, "quarantined": r.Quarantined,
 		"window": r.Window, "crossing": r.Kept[wire.StatusCrossing], "held": r.Kept[wire.StatusHeld], "marked": r.Kept[wire.StatusMarked],
 		"redeposited": r.Kept[wire.StatusRedeposited], "no_evict": r.Kept[wire.StatusNoEvict], "group": r.Kept[wire.StatusGroup], "source": r.Kept[wire.StatusSource],
 		"unknown": r.Kept[wire.StatusUnknownOp], "capacity": r.Kept[wire.StatusCapacity], "checksum": r.Failed[wire.StatusChecksum],

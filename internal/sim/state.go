@@ -20,8 +20,9 @@ func (h *hasher) ints(vs ...int64) {
 }
 
 // ignored are fields of the machines that are not of their state: what never
-// changes, is derived, or is scratch.
-var ignored = map[string]bool{"self": true, "rec": true, "timing": true, "limits": true, "out": true, "byID": true, "ids": true, "offer": false}
+// changes, is derived, or is scratch; and the ids of ended operations, since here a
+// source has one at most and their number says it all.
+var ignored = map[string]bool{"self": true, "rec": true, "timing": true, "limits": true, "out": true, "byID": true, "ids": true}
 
 // moments are fields that hold a time, which only counts as a distance from now.
 var moments = map[string]bool{"at": true, "late": true, "expire": true}
@@ -74,7 +75,7 @@ func (h *hasher) machine(v reflect.Value, name string, now peer.Time) {
 func (e *explorer) state() uint64 {
 	h := &hasher{}
 	h.SetSeed(stateSeed)
-	h.ints(int64(e.Timers), int64(e.Lost), int64(e.Repeated), int64(e.Crashes), int64(e.Evictions), int64(e.Deposits))
+	h.ints(int64(e.Ghosts), int64(e.Timers), int64(e.Lost), int64(e.Repeated), int64(e.Crashes), int64(e.Evictions), int64(e.Deposits))
 	for _, n := range e.nodes {
 		h.ints(int64(n.inc))
 		t := n.tab
@@ -105,6 +106,16 @@ func (e *explorer) state() uint64 {
 	}
 	for _, m := range e.moves {
 		h.ints(int64(m.id.Dest), int64(m.id.Op), int64(m.from.inc), boolInt(m.removed), boolInt(m.unit.gone))
+	}
+	var past []uint64
+	if e.Ghosts > 0 {
+		for _, m := range e.sent {
+			past = append(past, hashTag(&event{n: m.dest, tag: tag{a: int(m.dir), frame: []byte(m.frame)}}))
+		}
+		slices.Sort(past)
+		for _, p := range past {
+			h.ints(int64(p))
+		}
 	}
 	// Pending events count whatever their order.
 	var pending []uint64

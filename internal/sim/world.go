@@ -62,8 +62,8 @@ func init() {
 	}
 }
 
-// ownKeys is the number of keys that tables may have.
-var ownKeys = func() int { return len(keys) - 2 }
+// ownKeys is the number of keys that tables may have: the first ones.
+func ownKeys() int { return len(keys) - 2 }
 
 type event struct {
 	at    peer.Time
@@ -122,7 +122,8 @@ type world struct {
 	plan     []planned
 	faults   bool // still allowed
 	nextInc  peer.Incarnation
-	manual   bool // the order of events is chosen from outside, see Explore
+	sent     []sent // if manual
+	manual   bool   // the order of events is chosen from outside, see Explore
 
 	// Of the step that a machine is in.
 	source      *srcSide
