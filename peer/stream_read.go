@@ -24,8 +24,12 @@ import (
 //	W1  A posted item belongs to a reader from the moment its BLOCK is read, and to
 //	    nobody but the table before: so Close ends it at once, or has the reader
 //	    stop, which then writes what is left of the block nowhere.
+//	W2  Nobody can tell what was on a connection that is lost, but for the block
+//	    that was being read. What the source says it has sent, and has not begun
+//	    to come a while after a loss, was on it.
 type streamDest struct {
 	s      *Session
+	lost   func(error) // of the one connection there is, which is not dialled again; nil: dialled
 	ctx    context.Context
 	cancel context.CancelFunc
 
@@ -33,6 +37,8 @@ type streamDest struct {
 	posts   map[item]*inPost
 	streams []*inStream
 	down    bool
+	losses  int         // of connections
+	suspect *time.Timer // runs judge; nil: there is no loss to speak of
 }
 
 // inPost is a Post without an answer.
@@ -40,6 +46,8 @@ type inPost struct {
 	Post
 	on      *inStream // that is reading it, nil: none
 	closing bool
+	losses  int  // when it was posted
+	sent    bool // the source says so
 }
 
 // inStream is the place of one payload connection, which comes and goes.
@@ -84,7 +92,7 @@ func (d *streamDest) Post(p Post, _ string) {
 		d.s.Event(Landed{p.Op, p.Index, wire.StatusLost})
 		return
 	}
-	d.posts[item{p.Op, p.Index}] = &inPost{Post: p}
+	d.posts[item{p.Op, p.Index}] = &inPost{Post: p, losses: d.losses}
 	if len(d.posts) == 1 {
 		d.wakeLocked()
 	}
@@ -99,6 +107,40 @@ func (d *streamDest) wakeLocked() {
 		} else if st.nc != nil {
 			st.nc.SetReadDeadline(time.Time{}) // it lingers
 		}
+	}
+}
+
+func (d *streamDest) Done(op OpID, index int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p := d.posts[item{op, index}]; p != nil {
+		p.sent = true
+		d.suspectLocked(p)
+	}
+}
+
+// suspectLocked sees to it that a post is judged, if it may have been lost. mu held.
+func (d *streamDest) suspectLocked(p *inPost) {
+	if p.sent && p.on == nil && p.losses != d.losses && d.suspect == nil && !d.down {
+		d.suspect = time.AfterFunc(4*d.s.node.cfg.Timing.Repeat, d.judge)
+	}
+}
+
+// judge ends what was on a connection that is lost.
+func (d *streamDest) judge() {
+	d.mu.Lock()
+	d.suspect = nil
+	var lost []item
+	for id, p := range d.posts {
+		if p.sent && p.on == nil && p.losses != d.losses {
+			lost = append(lost, id)
+			delete(d.posts, id)
+		}
+	}
+	d.lingerLocked()
+	d.mu.Unlock()
+	for _, id := range lost {
+		d.s.Event(Landed{id.op, id.index, wire.StatusLost})
 	}
 }
 
@@ -138,6 +180,9 @@ func (d *streamDest) lingerLocked() {
 func (d *streamDest) Down() {
 	d.mu.Lock()
 	d.down = true
+	if d.suspect != nil {
+		d.suspect.Stop()
+	}
 	var lost []item
 	for id, p := range d.posts {
 		if p.on == nil {
@@ -179,6 +224,9 @@ func (st *inStream) run() {
 		}
 		nc := st.nc
 		d.mu.Unlock()
+		if nc == nil && d.lost != nil {
+			return // the session ends
+		}
 		if nc == nil {
 			if err := st.dial(); err != nil {
 				d.s.node.log.Debug("no payload connection", "err", err)
@@ -190,6 +238,9 @@ func (st *inStream) run() {
 			return // nothing is posted, and alive is false
 		}
 		d.s.node.log.Debug("a payload connection is lost", "err", err)
+		if d.lost != nil {
+			d.lost(err)
+		}
 		failures = 0
 	}
 }
@@ -244,6 +295,10 @@ func (st *inStream) end() {
 	st.d.mu.Lock()
 	nc := st.nc
 	st.nc = nil
+	st.d.losses++
+	for _, p := range st.d.posts {
+		st.d.suspectLocked(p)
+	}
 	st.d.mu.Unlock()
 	nc.Close()
 }
