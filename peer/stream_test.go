@@ -83,3 +83,40 @@ func TestPayloadConnectionLost(t *testing.T) {
 	}
 	dst.quiet(t)
 }
+
+// A block that is given up while it comes lets its slot go at once, whatever the
+// source does; what is left of it goes nowhere, and the connection carries on.
+func TestCloseWhileReceiving(t *testing.T) {
+	const size = 64 << 10
+	dst := newTable(t, 2, size, false)
+	b := openNode(t, dst, func(c *Config) { c.Stall = time.Minute; c.Streams = 1 })
+	r := newRawSource(t)
+	got := make(chan Settle, 2)
+	op := b.Submit(r.endpoint(), Submit{Namespace: "ns", Items: wanted(0, 2), Deadline: b.Now() + 10*time.Second}, func(s Settle) { got <- s })
+	ctrl := <-r.ctrl
+	_, id, err := readOne(ctrl, wire.TypeStart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := wire.Offered{Size: size, Flags: wire.OfferNoPool}
+	ctrl.Write((&wire.Offer{Source: r.self, Dest: r.dest.Load(), Items: []wire.Offered{one, one}}).Append(nil, id))
+	pay := <-r.pay
+	pay.Write((&wire.Block{Index: 0, Size: size}).Append(nil, id))
+	pay.Write(make([]byte, 1000))
+	time.Sleep(20 * time.Millisecond) // it is read by now, most likely
+	b.Abort(r.endpoint(), op, 0)
+	if s := <-got; s.Index != 0 || s.Status != wire.StatusAborted {
+		t.Errorf("%+v", s)
+	}
+	within(t, 2*time.Second, func() bool { _, n, _, _ := dst.use(); return n == 1 }, func() string { return "the slot is kept" })
+	pay.Write(make([]byte, size-1000))
+	pay.Write((&wire.Block{Index: 1, Size: size}).Append(nil, id))
+	pay.Write(payload(keyOf(1), size))
+	if s := <-got; s.Index != 1 || s.Status != wire.StatusOK {
+		t.Errorf("%+v", s)
+	}
+	if err := dst.check(keyOf(1), size); err != nil {
+		t.Error(err)
+	}
+	dst.quiet(t)
+}
