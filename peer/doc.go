@@ -17,19 +17,28 @@
 //	Finish                     ------->  drops its claims
 //	           <-------  Finished
 //
+// A Node runs the machines: it dials and is dialled, one control connection for each
+// direction between two nodes, all of them on a few event loops (control.go); each
+// machine in a link, which has a timer only while the machine waits for something
+// and no goroutine (link.go, L1 and L2); payload goes by a Route, of which shm and
+// stream are here and others can be given (route.go, R1 to R3).
+//
 // Rules:
 //
 //   - The two sides are state machines: Dest for all operations of one
 //     destination with one source, Source for its twin. They know no clock, no
 //     goroutine and no socket: Step takes an event and the time, and answers with
-//     actions. node.go runs them over connections and routes, internal/sim over
-//     a simulated network.
+//     actions. Node runs them over connections and routes, internal/sim over a
+//     simulated network.
 //   - What the machines ask of the block table (Records) happens whole or not at
 //     all, before Step returns.
 //   - A deadline ends a wait, never a claim: memory that a peer may still write
 //     is freed on proof that it cannot.
 //   - Requests are repeated with backoff until they are answered, and answered
 //     from present state: an operation starts at most once.
+//   - An idle peer costs a connection and some memory: no goroutine, no timer.
+//   - What peers send is checked before it is used, and costs them their own
+//     connection at most. What never proves anything is bounded in number and time.
 //   - A move removes the source's copy only while the destination is known to
 //     hold its own: the rules M1 to M7 (see Source and Dest).
 package peer

@@ -49,6 +49,7 @@ type destLink struct {
 type destWork struct {
 	namespace string
 	settle    func(Settle)
+	sizes     map[int]int64 // bytes of items that were posted
 }
 
 // posted is a Post without an answer.
@@ -94,7 +95,7 @@ func (l *destLink) submit(s Submit, settle func(Settle)) {
 			}
 			return
 		}
-		l.ops[s.Op] = &destWork{s.Namespace, settle}
+		l.ops[s.Op] = &destWork{s.Namespace, settle, map[int]int64{}}
 		l.link.mu.Lock()
 		l.wantNS = s.Namespace
 		l.link.mu.Unlock()
@@ -159,6 +160,10 @@ func (l *destLink) took(ev Event) {
 		l.answered(item{e.Op, e.Index}, e.Status == wire.StatusOK)
 	case Shut:
 		l.answered(item{e.Op, e.Index}, false)
+	case Frame:
+		if m, ok := e.Msg.(*wire.Done); ok && m.Source == uint64(l.peer) && m.Dest == uint64(l.node.cfg.Self) {
+			l.told(OpID(e.ID), m)
+		}
 	case Dead:
 		l.dogs.keep(func(p Incarnation) bool { return p != e.Peer })
 	case Down:
@@ -166,6 +171,15 @@ func (l *destLink) took(ev Event) {
 		for id, k := range l.calls {
 			l.endCall(id, k)
 			k.done(nil)
+		}
+	}
+}
+
+// told passes on what the source says it has sent.
+func (l *destLink) told(op OpID, m *wire.Done) {
+	for _, s := range m.Items {
+		if p := l.posts[item{op, int(s.Index)}]; p != nil && s.Status == wire.StatusOK {
+			p.side.Done(op, int(s.Index))
 		}
 	}
 }
@@ -196,6 +210,7 @@ func (l *destLink) do(a Action) {
 		namespace := ""
 		if w := l.ops[a.Op]; w != nil {
 			namespace = w.namespace
+			w.sizes[a.Index] = p.size
 		}
 		l.side.Post(a, namespace)
 	case Close:
@@ -229,8 +244,8 @@ func (l *destLink) trouble(op OpID, i int, over bool) {
 		delete(l.quarantine, id)
 		l.node.count.quarantined.Add(-q)
 	default:
-		if p := l.posts[id]; p != nil {
-			q = p.size
+		if w := l.ops[op]; w != nil { // the post may be answered: only proof is missing
+			q = w.sizes[i]
 		}
 		l.quarantine[id] = q
 		l.node.count.quarantined.Add(q)

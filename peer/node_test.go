@@ -137,3 +137,88 @@ func TestFetch(t *testing.T) {
 		})
 	}
 }
+
+// lender lends blocks of a second table.
+type lender struct {
+	tb *table
+	as map[string]string // what it has, and as which block of the table
+}
+
+func (l *lender) Ask(_ string, indices []int, keys [][]byte, done func([]PinnedItem)) (stop func()) {
+	var items []PinnedItem
+	for i, k := range keys {
+		p := PinnedItem{Index: indices[i]}
+		if as, ok := l.as[string(k)]; ok {
+			p.Claim, p.Offer.Status = l.tb.Claim("", &wire.Wanted{Key: []byte(as)}, &p.Offer)
+		}
+		items = append(items, p)
+	}
+	go done(items)
+	return func() {}
+}
+
+// What the source does not have the host program may lend, for copies only.
+func TestPinned(t *testing.T) {
+	src, dst := newTable(t, 4, 4096, false), newTable(t, 4, 4096, false)
+	src.put(t, keyOf(0), 4096)
+	src.put(t, "lent", 4096)
+	a := openNode(t, src, func(c *Config) { c.Pinner = &lender{src, map[string]string{keyOf(1): "lent"}} })
+	b := openNode(t, dst)
+	s := fetch(t, b, a.Endpoints()[0], Submit{Namespace: "ns", Items: wanted(0, 3)}, 5*time.Second)
+	if s[0].Status != wire.StatusOK || s[1].Status != wire.StatusOK || s[2].Status != wire.StatusMiss {
+		t.Errorf("%+v", s)
+	}
+	if got := dst.blocks[keyOf(1)]; got == nil || string(dst.mem[got.at:][:4096]) != string(payload("lent", 4096)) {
+		t.Error("what was lent did not come")
+	}
+	dst.drop()
+	s = fetch(t, b, a.Endpoints()[0], Submit{Namespace: "ns", OwnedOnly: true, Items: wanted(0, 2)}, 5*time.Second)
+	if s[0].Status != wire.StatusOK || s[1].Status != wire.StatusMiss {
+		t.Errorf("own blocks only: %+v", s)
+	}
+	src.quiet(t)
+	dst.quiet(t)
+}
+
+// More peers than may be are refused; endpoints of which nothing is left make
+// room.
+func TestMaxPeers(t *testing.T) {
+	src := newTable(t, 4, 4096, false)
+	src.put(t, keyOf(0), 4096)
+	two := func(c *Config) { c.MaxPeers = 2 }
+	a := openNode(t, src, two)
+	var d []*rawDest
+	for i := range 2 {
+		d = append(d, newRawDest(t, a, uint64(100+i), streamOnly, [16]byte{}))
+	}
+	nc := rawDial(t, a, 102)
+	nc.Write((&wire.PeerHello{Routes: streamOnly}).Append(nil, 1))
+	if m, _, err := readOne(nc, wire.TypeError); err != nil || m.(*wire.ErrorReply).Code != wire.CodeTooMany {
+		t.Errorf("a third peer: %v, %v", m, err)
+	}
+	d[0].nc.Close()
+	within(t, 5*time.Second, func() bool { return a.Stats().Sources == 1 }, func() string { return "the peer that left is not forgotten" })
+	newRawDest(t, a, 103, streamOnly, [16]byte{})
+
+	b := openNode(t, newTable(t, 4, 4096, false), two)
+	for range 4 { // nobody is there, so that nothing stays
+		if r := fetch(t, b, freePort(t), Submit{Namespace: "ns", Items: wanted(0, 1)}, 30*time.Millisecond); r[0].Status != wire.StatusTimeout {
+			t.Errorf("%v", r[0].Status)
+		}
+		within(t, 5*time.Second, func() bool {
+			for _, p := range b.Peers() {
+				l := b.dests[p.Endpoint]
+				l.link.mu.Lock()
+				busy := l.dialling
+				l.link.mu.Unlock()
+				if busy {
+					return false
+				}
+			}
+			return true
+		}, func() string { return "it still dials" })
+	}
+	if n := b.Stats().Dests; n > 2 {
+		t.Errorf("%d endpoints are known", n)
+	}
+}

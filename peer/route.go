@@ -44,6 +44,11 @@ type DestRoute interface {
 	Describe(dst []byte, op OpID, index int) []byte
 	// Post expects an item's bytes.
 	Post(p Post, namespace string)
+	// Done: the source says that it has sent, or written, all of an item's bytes,
+	// which may not have come yet. Where the source writes by itself (ucx-put) they
+	// are there, and the route verifies them and says Landed. Items that are not
+	// posted are a peer's error, and passed over.
+	Done(op OpID, index int)
 	// Close ends a Post early.
 	Close(op OpID, index int)
 	// Down ends the session: the control connection is gone. Nothing is posted

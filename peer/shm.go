@@ -48,7 +48,12 @@ func (r *shmRoute) Dest(ctx context.Context, s *Session) (DestRoute, error) {
 	if s.local == "" {
 		return nil, errors.New("the source names no unix socket")
 	}
-	d := &shmDest{route: r, s: s, maps: map[string]*shmMap{}, jobs: map[item]*copyJob{}, apart: map[item]bool{}, left: newStreamDest(s, 1)}
+	d := &shmDest{route: r, s: s, maps: map[string]*shmMap{}, jobs: map[item]*copyJob{}, apart: map[item]bool{}}
+	left := *s
+	left.Event = d.cameApart
+	left.dial = nil // its connection comes with the memory, and with it the session ends
+	d.left = newStreamDest(&left, 1)
+	d.left.lost = func(err error) { s.Fail(fmt.Errorf("the payload connection is lost: %w", err)) }
 	nc, mem, err := d.attach(ctx, s.Namespace, 0)
 	if err == nil {
 		if err = s.watch(nc); err == nil {
@@ -93,6 +98,21 @@ type copyJob struct {
 	m     *shmMap
 	p     Post
 	taken bool // guarded by d.mu
+}
+
+// cameApart takes the answers for blocks outside of shared memory.
+func (d *shmDest) cameApart(ev Event) {
+	var id item
+	switch e := ev.(type) {
+	case Landed:
+		id = item{e.Op, e.Index}
+	case Shut:
+		id = item{e.Op, e.Index}
+	}
+	d.mu.Lock()
+	delete(d.apart, id)
+	d.mu.Unlock()
+	d.s.Event(ev)
 }
 
 func (*shmDest) Describe(dst []byte, _ OpID, _ int) []byte { return dst }
@@ -174,6 +194,15 @@ func (d *shmDest) dropLocked(jobs []*copyJob) (dropped []*copyJob) {
 		}
 	}
 	return dropped
+}
+
+func (d *shmDest) Done(op OpID, index int) {
+	d.mu.Lock()
+	apart := d.apart[item{op, index}]
+	d.mu.Unlock()
+	if apart {
+		d.left.Done(op, index)
+	}
 }
 
 func (d *shmDest) Close(op OpID, index int) {

@@ -24,15 +24,22 @@ import (
 //	W1  A posted item belongs to a reader from the moment its BLOCK is read, and to
 //	    nobody but the table before: so Close ends it at once, or has the reader
 //	    stop, which then writes what is left of the block nowhere.
+//	W2  Nobody can tell what was on a connection that is lost, but for the block
+//	    that was being read. What the source says it has sent, and has not begun
+//	    to come a while after a loss, was on it.
 type streamDest struct {
 	s      *Session
+	lost   func(error) // of the one connection there is, which is not dialled again; nil: dialled
 	ctx    context.Context
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
 	posts   map[item]*inPost
 	streams []*inStream
+	idle    time.Time // when nothing was posted any more
 	down    bool
+	losses  int         // of connections
+	suspect *time.Timer // runs judge; nil: there is no loss to speak of
 }
 
 // inPost is a Post without an answer.
@@ -40,6 +47,8 @@ type inPost struct {
 	Post
 	on      *inStream // that is reading it, nil: none
 	closing bool
+	losses  int  // when it was posted
+	sent    bool // the source says so
 }
 
 // inStream is the place of one payload connection, which comes and goes.
@@ -54,6 +63,10 @@ type inStream struct {
 	head [blockHead]byte
 	have int // bytes in head
 	bufs [][]byte
+	// moved: something came since the deadline passed last, which was at quiet if
+	// not.
+	moved bool
+	quiet time.Time
 }
 
 const (
@@ -84,7 +97,7 @@ func (d *streamDest) Post(p Post, _ string) {
 		d.s.Event(Landed{p.Op, p.Index, wire.StatusLost})
 		return
 	}
-	d.posts[item{p.Op, p.Index}] = &inPost{Post: p}
+	d.posts[item{p.Op, p.Index}] = &inPost{Post: p, losses: d.losses}
 	if len(d.posts) == 1 {
 		d.wakeLocked()
 	}
@@ -96,9 +109,40 @@ func (d *streamDest) wakeLocked() {
 	for _, st := range d.streams {
 		if !st.alive {
 			st.alive = d.s.node.spawn(st.run)
-		} else if st.nc != nil {
-			st.nc.SetReadDeadline(time.Time{}) // it lingers
 		}
+	}
+}
+
+func (d *streamDest) Done(op OpID, index int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p := d.posts[item{op, index}]; p != nil {
+		p.sent = true
+		d.suspectLocked(p)
+	}
+}
+
+// suspectLocked sees to it that a post is judged, if it may have been lost. mu held.
+func (d *streamDest) suspectLocked(p *inPost) {
+	if p.sent && p.on == nil && p.losses != d.losses && d.suspect == nil && !d.down {
+		d.suspect = time.AfterFunc(4*d.s.node.cfg.Timing.Repeat, d.judge)
+	}
+}
+
+// judge ends what was on a connection that is lost.
+func (d *streamDest) judge() {
+	d.mu.Lock()
+	d.suspect = nil
+	var lost []item
+	for id, p := range d.posts {
+		if p.sent && p.on == nil && p.losses != d.losses {
+			lost = append(lost, id)
+			d.dropLocked(id)
+		}
+	}
+	d.mu.Unlock()
+	for _, id := range lost {
+		d.s.Event(Landed{id.op, id.index, wire.StatusLost})
 	}
 }
 
@@ -116,28 +160,25 @@ func (d *streamDest) Close(op OpID, index int) {
 		d.mu.Unlock()
 		return
 	}
-	delete(d.posts, id)
-	d.lingerLocked()
+	d.dropLocked(id)
 	d.mu.Unlock()
 	d.s.Event(Shut{op, index})
 }
 
-// lingerLocked gives the readers their last time when nothing is posted. mu held.
-func (d *streamDest) lingerLocked() {
-	if len(d.posts) > 0 {
-		return
-	}
-	at := time.Now().Add(linger)
-	for _, st := range d.streams {
-		if st.nc != nil {
-			st.nc.SetReadDeadline(at)
-		}
+// dropLocked takes an item out of the table. mu held.
+func (d *streamDest) dropLocked(id item) {
+	delete(d.posts, id)
+	if len(d.posts) == 0 {
+		d.idle = time.Now()
 	}
 }
 
 func (d *streamDest) Down() {
 	d.mu.Lock()
 	d.down = true
+	if d.suspect != nil {
+		d.suspect.Stop()
+	}
 	var lost []item
 	for id, p := range d.posts {
 		if p.on == nil {
@@ -179,6 +220,9 @@ func (st *inStream) run() {
 		}
 		nc := st.nc
 		d.mu.Unlock()
+		if nc == nil && d.lost != nil {
+			return // the session ends
+		}
 		if nc == nil {
 			if err := st.dial(); err != nil {
 				d.s.node.log.Debug("no payload connection", "err", err)
@@ -190,6 +234,9 @@ func (st *inStream) run() {
 			return // nothing is posted, and alive is false
 		}
 		d.s.node.log.Debug("a payload connection is lost", "err", err)
+		if d.lost != nil {
+			d.lost(err)
+		}
 		failures = 0
 	}
 }
@@ -210,7 +257,7 @@ func (st *inStream) adopt(nc net.Conn) error {
 		nc.Close()
 		return err
 	}
-	nc.SetDeadline(time.Time{})
+	nc.SetDeadline(time.Time{}) // read arms it
 	d := st.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -225,6 +272,7 @@ func (st *inStream) adopt(nc net.Conn) error {
 // read reads blocks. nil: nothing is posted, and the goroutine is let go. Else the
 // connection is closed, and st.nc nil.
 func (st *inStream) read() error {
+	st.arm()
 	for {
 		done, err := st.readHead()
 		if done {
@@ -244,8 +292,30 @@ func (st *inStream) end() {
 	st.d.mu.Lock()
 	nc := st.nc
 	st.nc = nil
+	st.d.losses++
+	for _, p := range st.d.posts {
+		st.d.suspectLocked(p)
+	}
 	st.d.mu.Unlock()
 	nc.Close()
+}
+
+// A reader's deadline says when it looks about, and not more: it is moved when it
+// has passed, or by Close, and not with each block, since moving one may wake a
+// thread. It comes at least as often as anything is to be noticed.
+
+// arm sets the deadline anew.
+func (st *inStream) arm() {
+	st.nc.SetReadDeadline(time.Now().Add(min(linger, st.d.s.node.cfg.Stall)))
+}
+
+// stalled is asked when the deadline has passed in the midst of something: it
+// reports that nothing has come for too long.
+func (st *inStream) stalled() bool {
+	if st.moved {
+		st.moved, st.quiet = false, time.Now()
+	}
+	return time.Since(st.quiet) >= st.d.s.node.cfg.Stall
 }
 
 // readv reads into bufs, which are advanced; it waits for something.
@@ -267,6 +337,7 @@ func (st *inStream) readv() (n int, err error) {
 		return 0, io.EOF
 	}
 	st.bufs = advance(st.bufs, n)
+	st.moved = true
 	return n, nil
 }
 
@@ -277,9 +348,6 @@ func (st *inStream) readHead() (done bool, err error) {
 		st.bufs = append(st.bufs[:0], st.head[st.have:])
 		n, err := st.readv()
 		if n > 0 {
-			if st.have == 0 && n < blockHead {
-				st.nc.SetReadDeadline(time.Now().Add(d.s.node.cfg.Stall))
-			}
 			st.have += n
 			continue
 		}
@@ -287,17 +355,17 @@ func (st *inStream) readHead() (done bool, err error) {
 			return false, err
 		}
 		d.mu.Lock()
-		switch {
-		case st.have > 0:
-			d.mu.Unlock()
-			return false, errors.New("half a frame, and nothing more")
-		case len(d.posts) == 0 && !d.down:
+		if st.have == 0 && len(d.posts) == 0 && !d.down && time.Since(d.idle) >= linger {
 			st.alive = false
+			st.nc.SetReadDeadline(time.Time{}) // no timer either
 			d.mu.Unlock()
 			return true, nil
 		}
-		st.nc.SetReadDeadline(time.Time{})
+		st.arm()
 		d.mu.Unlock()
+		if st.have > 0 && st.stalled() {
+			return false, errors.New("half a frame, and nothing more")
+		}
 	}
 	return false, nil
 }
@@ -328,13 +396,11 @@ func (st *inStream) block() error {
 	case p == nil || p.on != nil:
 		p = nil
 	case p.Offer.Size != m.Size:
-		delete(d.posts, id)
-		d.lingerLocked()
+		d.dropLocked(id)
 		bad, p = true, nil
 	default:
 		p.on = st
 	}
-	st.nc.SetReadDeadline(time.Now().Add(d.s.node.cfg.Stall))
 	d.mu.Unlock()
 	if bad {
 		d.s.Event(Landed{id.op, id.index, wire.StatusSource})
@@ -369,11 +435,9 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 		status = wire.StatusTooLarge // the slot is not what was offered
 		st.bufs = st.bufs[:0]
 	}
-	moved := true
 	for status == wire.StatusOK && left > 0 {
 		n, e := st.readv()
 		if n > 0 {
-			moved = true
 			if uint64(n) > left {
 				st.have = n - int(left)
 				n = int(left)
@@ -387,9 +451,7 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 		}
 		d.mu.Lock()
 		closing := p.closing
-		if !closing && moved {
-			st.nc.SetReadDeadline(time.Now().Add(d.s.node.cfg.Stall))
-		}
+		st.arm()
 		d.mu.Unlock()
 		switch {
 		case closing:
@@ -397,10 +459,9 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 			st.gone(id)
 			d.s.Event(Shut{id.op, id.index})
 			return left, nil
-		case !moved:
+		case st.stalled():
 			status, err = wire.StatusLost, errors.New("half a block, and nothing more")
 		}
-		moved = false
 	}
 	clear(st.bufs[:cap(st.bufs)])
 	if status == wire.StatusOK && p.Offer.Flags&wire.OfferSum != 0 && memory.SlotSum(p.Slot) != p.Offer.Sum {
@@ -413,12 +474,9 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 
 // gone takes an item out of the table.
 func (st *inStream) gone(id item) {
-	d := st.d
-	d.mu.Lock()
-	delete(d.posts, id)
-	st.nc.SetReadDeadline(time.Time{})
-	d.lingerLocked()
-	d.mu.Unlock()
+	st.d.mu.Lock()
+	defer st.d.mu.Unlock()
+	st.d.dropLocked(id)
 }
 
 // drain reads bytes that nobody wants.
@@ -428,17 +486,15 @@ func (st *inStream) drain(left uint64) error {
 	}
 	scratch := make([]byte, min(left, drainPart))
 	for left > 0 {
-		st.nc.SetReadDeadline(time.Now().Add(st.d.s.node.cfg.Stall))
 		st.bufs = append(st.bufs[:0], scratch[:min(left, drainPart)])
 		n, err := st.readv()
-		if err != nil {
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && !st.stalled():
+			st.arm()
+		case err != nil:
 			return err
 		}
 		left -= uint64(n)
 	}
-	st.d.mu.Lock()
-	defer st.d.mu.Unlock()
-	st.nc.SetReadDeadline(time.Time{})
-	st.d.lingerLocked()
 	return nil
 }
