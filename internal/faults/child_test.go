@@ -48,30 +48,25 @@ var timing = peer.Timing{Repeat: 100 * time.Millisecond, RepeatMax: 400 * time.M
 
 // settings are those of one engine, as a child gets them.
 type settings struct {
-	Name     string
-	Listen   string // empty: it only fetches
-	Routes   []string
-	Big      int // slots of 1 MiB; default 24
-	BigSlot  int // bytes, for engines that do not fit to others; default 1 MiB
-	Net      bool
-	OwnSpace bool // a network namespace of its own
+	Name      string
+	Listen    string // empty: it only fetches
+	Routes    []string
+	Slots     int  // default 32
+	SlotBytes int  // default 1 MiB; engines with another one do not fit to others
+	OwnSpace  bool // a network namespace of its own
 }
 
 func (s settings) open(outcome func(peer.Outcome)) (*kvcr.Engine, error) {
-	if s.Big == 0 {
-		s.Big = 24
+	if s.Slots == 0 {
+		s.Slots = 32
 	}
-	if s.BigSlot == 0 {
-		s.BigSlot = bigBytes
+	if s.SlotBytes == 0 {
+		s.SlotBytes = bigBytes
 	}
-	const smalls = 4 << 20
-	big := int64(s.Big) * int64(s.BigSlot)
 	cfg := kvcr.Config{
-		Capacity: big + smalls, Shards: 1,
-		Namespaces: []kvcr.Namespace{{Name: "kv", Policy: "lru", Pools: []kvcr.Pool{
-			{Name: "small", SlotBytes: smallBytes, Share: float64(smalls) / float64(big+smalls)}, {Name: "big", SlotBytes: s.BigSlot},
-		}}},
-		Peers: &kvcr.Peers{Name: s.Name, Routes: s.Routes, Timing: timing, OnOutcome: outcome, Public: true, Streams: 1},
+		Capacity: int64(s.Slots) * int64(s.SlotBytes), Shards: 1,
+		Namespaces: []kvcr.Namespace{{Name: "kv", Policy: "lru", Pools: []kvcr.Pool{{Name: "kv", SlotBytes: s.SlotBytes}}}},
+		Peers:      &kvcr.Peers{Name: s.Name, Routes: s.Routes, Timing: timing, OnOutcome: outcome, Public: true, Streams: 1},
 	}
 	cfg.Memory.Backing = arena.Memfd
 	if s.Listen != "" {
@@ -112,9 +107,9 @@ type reply struct {
 // base is what an engine at rest has none of, but for Taken, which it has as much
 // of as before.
 type base struct {
-	Claims, Marks, Holds, Ops   int
-	Posted, Quarantined, Reused int64
-	Taken                       int64 // bytes neither free nor of a block
+	Claims, Marks, Holds, Ops int
+	Posted, Quarantined       int64
+	Taken                     int64 // bytes neither free nor of a block
 }
 
 func (b base) rest() bool { b.Taken = 0; return b == base{} }
