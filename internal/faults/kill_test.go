@@ -57,14 +57,15 @@ func deaths() (list []death) {
 	return list
 }
 
-// confirmed reports whether the source may have read a confirmation at that point,
-// or will: from here on it may remove its copy though the destination dies.
+// confirmed reports whether a confirmation may be on its way at that point, or read:
+// from here on the source may remove its copy though the destination dies. Blocks
+// of route stream are confirmed when they are there, which Done may follow.
 func (d death) confirmed() bool {
 	if !d.move {
 		return false
 	}
 	switch d.point {
-	case "sent CONFIRM", "read CONFIRM", "send REMOVED", "sent REMOVED", "read REMOVED",
+	case "send DONE", "sent DONE", "read DONE", "sent CONFIRM", "read CONFIRM", "send REMOVED", "sent REMOVED", "read REMOVED",
 		"send FINISH", "sent FINISH", "read FINISH", "send FINISHED", "sent FINISHED", "read FINISHED":
 		return true
 	}
@@ -74,7 +75,7 @@ func (d death) confirmed() bool {
 // window is the one stated exception of a move: the destination dies between its
 // confirmation and the source's reading of it.
 func (d death) window() bool {
-	return d.victim == "destination" && (d.point == "sent CONFIRM" || d.point == "read CONFIRM")
+	return d.victim == "destination" && (strings.HasSuffix(d.point, "DONE") || d.point == "sent CONFIRM" || d.point == "read CONFIRM")
 }
 
 // TestKills kills source, destination or both at each step of copies and moves. The
@@ -159,6 +160,10 @@ func (p *pair) kill(i int, d death) {
 		at, other = p.a, p.b
 	}
 	dies := map[string][]*proc{"source": {p.a}, "destination": {p.b}, "both": {p.a, p.b}}[d.victim]
+	taken := map[*proc]int64{}
+	for _, c := range []*proc{p.a, p.b} {
+		taken[c] = c.rest(t).Taken
+	}
 	survivors := slices.DeleteFunc([]*proc{p.a, p.b}, func(c *proc) bool { return slices.Contains(dies, c) })
 	p.w.only(survivors...)
 	suicide := len(dies) == 1 && dies[0] == at
@@ -203,8 +208,12 @@ func (p *pair) kill(i int, d death) {
 		}
 	}
 	for _, c := range []*proc{p.a, p.b} {
-		c.waitRest(4 * time.Second)
 		c.must(request{Verb: "drop", Keys: keys})
+		if slices.Contains(survivors, c) {
+			c.restWith(t, taken[c])
+		} else {
+			c.rest(t)
+		}
 	}
 }
 
@@ -230,7 +239,7 @@ func (p *pair) destinationHas(d death, keys, reasons []string) {
 			p.t.Errorf("%v: %s was fetched, and is not there", d, k)
 		}
 	}
-	if (d.confirmed() || d.point == "send CONFIRM") && n == 0 {
+	if (d.confirmed() && !strings.HasSuffix(d.point, "DONE") || d.point == "send CONFIRM") && n == 0 {
 		p.t.Errorf("%v: confirmed, and nothing is there", d)
 	}
 	if strings.HasSuffix(d.point, "FINISH") && n != len(keys) {

@@ -186,16 +186,28 @@ func (p *proc) stop() {
 	p.kill()
 }
 
-// waitRest waits until the engine is at rest.
-func (p *proc) waitRest(within time.Duration) base {
-	p.t.Helper()
-	var b base
+// rest waits until the engine is at rest.
+func (p *proc) rest(t testing.TB) base {
+	t.Helper()
+	return p.waitBase(t, "rest", base.rest)
+}
+
+// restWith waits until the engine is at rest with so many bytes taken: memory that
+// a handle keeps in advance comes back after it is closed.
+func (p *proc) restWith(t testing.TB, taken int64) {
+	t.Helper()
+	p.waitBase(t, fmt.Sprintf("rest with %d bytes taken", taken), func(b base) bool { return b.rest() && b.Taken == taken })
+}
+
+func (p *proc) waitBase(t testing.TB, what string, ok func(base) bool) (b base) {
+	t.Helper()
+	const within = 4 * time.Second
 	for end := time.Now().Add(within); ; time.Sleep(2 * time.Millisecond) {
-		if b = p.must(request{Verb: "base"}).Base; b.rest() {
+		if b = p.must(request{Verb: "base"}).Base; ok(b) {
 			return b
 		}
 		if time.Now().After(end) {
-			p.t.Errorf("%s is not at rest after %v: %+v", p.set.Name, within, b)
+			t.Errorf("%s is not at %s after %v: %+v", p.set.Name, what, within, b)
 			return b
 		}
 	}
