@@ -189,19 +189,23 @@ func (p *proc) stop() {
 // rest waits until the engine is at rest.
 func (p *proc) rest(t testing.TB) base {
 	t.Helper()
-	return p.waitBase(t, "rest", base.rest)
+	return p.restWithin(t, 4*time.Second)
+}
+
+func (p *proc) restWithin(t testing.TB, d time.Duration) base {
+	t.Helper()
+	return p.waitBase(t, d, "rest", base.rest)
 }
 
 // restWith waits until the engine is at rest with so many bytes taken: memory that
 // a handle keeps in advance comes back after it is closed.
 func (p *proc) restWith(t testing.TB, taken int64) {
 	t.Helper()
-	p.waitBase(t, fmt.Sprintf("rest with %d bytes taken", taken), func(b base) bool { return b.rest() && b.Taken == taken })
+	p.waitBase(t, 4*time.Second, fmt.Sprintf("rest with %d bytes taken", taken), func(b base) bool { return b.rest() && b.Taken == taken })
 }
 
-func (p *proc) waitBase(t testing.TB, what string, ok func(base) bool) (b base) {
+func (p *proc) waitBase(t testing.TB, within time.Duration, what string, ok func(base) bool) (b base) {
 	t.Helper()
-	const within = 4 * time.Second
 	for end := time.Now().Add(within); ; time.Sleep(2 * time.Millisecond) {
 		if b = p.must(request{Verb: "base"}).Base; ok(b) {
 			return b
