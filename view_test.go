@@ -506,3 +506,27 @@ func TestViewAgain(t *testing.T) {
 		t.Error("a released View gave a claim")
 	}
 }
+
+// Memory that the last reader has let go of is free at once, as Stats has it.
+func TestFreeBytesAfterLastRelease(t *testing.T) {
+	e := open(t, Config{Capacity: 4 << 20, Shards: 1, Namespaces: one(Namespace{Pools: []Pool{{Name: "kv", SlotBytes: 64 << 10}}})})
+	h := handle(t, e)
+	if err := h.Deposit(keyOf(1), stamped(1, 64<<10)); err != nil {
+		t.Fatal(err)
+	}
+	before := stats(t, e).Namespaces[0].FreeBytes
+	v, ok := h.Get(keyOf(1))
+	if !ok {
+		t.Fatal("not there")
+	}
+	if _, err := h.Delete(keyOf(1)); err != nil {
+		t.Fatal(err)
+	}
+	if free := stats(t, e).Namespaces[0].FreeBytes; free != before {
+		t.Errorf("%d bytes are free while a reader has the block, %d were", free, before)
+	}
+	v.Release()
+	if free := stats(t, e).Namespaces[0].FreeBytes; free != before+64<<10 {
+		t.Errorf("%d bytes are free after the last release, %d were before", free, before)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvcr-go/kvcr/internal/points"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -33,7 +34,8 @@ type link struct {
 	fill func(*wire.Accept, OpID) // describes memory; may be nil
 
 	// Of who runs.
-	conn *control // nil: down
+	conn *control    // nil: down
+	peer Incarnation // at the other end of the last one
 	out  []byte
 
 	mu      sync.Mutex
@@ -103,13 +105,14 @@ func (l *link) take(ev Event) {
 	switch e := ev.(type) {
 	case connFrame:
 		if e.conn == l.conn {
+			points.Of("read", e.Msg.Type(), uint64(l.peer))
 			l.step(e.Frame)
 		}
 	case connUp:
 		if l.conn != nil {
 			l.down()
 		}
-		l.conn = e.conn
+		l.conn, l.peer = e.conn, e.Peer
 		if e.before != nil {
 			e.before()
 		}
@@ -163,11 +166,28 @@ func (l *link) flush() {
 		return
 	}
 	if l.conn != nil {
+		l.atFrames("send")
 		l.conn.write(l.out)
+		l.atFrames("sent")
 	}
 	l.out = l.out[:0]
 	if cap(l.out) > outKept {
 		l.out = nil
+	}
+}
+
+// atFrames tells tests of what is in out; see package points.
+func (l *link) atFrames(what string) {
+	if points.Hook == nil {
+		return
+	}
+	for b := l.out; len(b) > 0; {
+		h, _, rest, err := wire.Next(b)
+		if err != nil {
+			return // it is our own, and whole
+		}
+		points.Of(what, h.Type, uint64(l.peer))
+		b = rest
 	}
 }
 

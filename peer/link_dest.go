@@ -34,7 +34,8 @@ type destLink struct {
 
 	// Guarded by link.mu.
 	dialling bool
-	waiting  int // calls that want a connection
+	waiting  int         // calls that want a connection
+	refusal  wire.Status // of the last attempt, until the next: nobody waits for that
 	wantNS   string
 
 	// Guarded by node.mu.
@@ -87,6 +88,8 @@ func (l *destLink) submit(s Submit, settle func(Settle)) {
 			why = wire.StatusBusy
 		case l.node.count.quarantined.Load() >= l.node.cfg.MaxQuarantine:
 			why = wire.StatusQuarantine
+		default:
+			why = l.lastRefusal()
 		}
 		if why != wire.StatusOK {
 			l.node.count.refusals.Add(1)
@@ -110,6 +113,10 @@ func (l *destLink) request(id uint64, namespace string, m wire.Message, done fun
 	l.link.post(call(func() {
 		if l.node.closing.Load() {
 			done(nil)
+			return
+		}
+		if why := l.lastRefusal(); why != wire.StatusOK {
+			done(&wire.StatusReply{Status: why})
 			return
 		}
 		l.calls[id] = k
@@ -300,6 +307,7 @@ func (l *destLink) dial() {
 			case <-n.ctx.Done():
 			case <-time.After(backoffAfter(failures - 1)):
 			}
+			l.refused(wire.StatusOK)
 		}
 		if l.enough() {
 			return
@@ -318,10 +326,30 @@ func (l *destLink) dial() {
 		var r *refused
 		if errors.As(err, &r) {
 			n.count.refusals.Add(1)
+			if lasting(r.status) {
+				l.refused(r.status)
+			}
 			n.log.Warn("no connection: refused", "endpoint", l.endpoint, "status", r.status.String(), "why", r.why)
 			l.link.post(call(func() { l.refuse(r) }))
 		}
 	}
+}
+
+// lasting reports whether the same refusal is to be expected for a while.
+func lasting(s wire.Status) bool {
+	return s == wire.StatusSelf || s == wire.StatusUnauthorized || s == wire.StatusUnsupported
+}
+
+func (l *destLink) refused(s wire.Status) {
+	l.link.mu.Lock()
+	defer l.link.mu.Unlock()
+	l.refusal = s
+}
+
+func (l *destLink) lastRefusal() wire.Status {
+	l.link.mu.Lock()
+	defer l.link.mu.Unlock()
+	return l.refusal
 }
 
 // enough reports that there is no work, or that the node is closing, and ends the

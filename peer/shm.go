@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvcr-go/kvcr/internal/blockcopy"
 	"github.com/kvcr-go/kvcr/internal/memfd"
+	"github.com/kvcr-go/kvcr/internal/points"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -291,7 +292,9 @@ func (j *copyJob) run() {
 	j.m.busy++
 	mem := j.m.mem
 	d.mu.Unlock()
+	points.At("copy", uint64(d.s.Peer))
 	status := copyBlock(d.s.Memory, mem, &j.p)
+	points.At("copied", uint64(d.s.Peer))
 	d.mu.Lock()
 	delete(d.jobs, id)
 	j.m.busy--

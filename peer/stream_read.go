@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvcr-go/kvcr/internal/points"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -442,7 +443,9 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 				st.have = n - int(left)
 				n = int(left)
 			}
-			left -= uint64(n)
+			if left -= uint64(n); left > 0 {
+				points.At("part", uint64(d.s.Peer))
+			}
 			continue
 		}
 		if !errors.Is(e, os.ErrDeadlineExceeded) {

@@ -174,8 +174,11 @@ func (s *Shard) Pinned() bool { return s.pinned.Load() }
 func (s *Shard) PolicyName() string { return s.policy.Name() }
 
 // Free returns the payload bytes not in use, by pool; one entry for size
-// classes. Call under Do.
-func (s *Shard) Free() []int64 { return s.store.free() }
+// classes. What the last readers have freed counts. Call under Do.
+func (s *Shard) Free() []int64 {
+	s.takeReturned()
+	return s.store.free()
+}
 
 // blocks is what the policy may ask.
 type blocks struct{ s *Shard }
