@@ -125,13 +125,7 @@ func (c *peerdemoCmd) Run(e *env) error {
 	if err := d.print(e.stdout, tr, time.Since(begun)); err != nil {
 		return err
 	}
-	switch {
-	case d.wrong > 0 || d.lost > 0:
-		return fmt.Errorf("%d wrong bytes, %d blocks lost", d.wrong, d.lost)
-	case len(d.kills) == 0:
-		return errors.New("no route was there to be shown")
-	}
-	return nil
+	return d.verdict()
 }
 
 // demo is one run: what was seen so far.
@@ -223,8 +217,12 @@ func (d *demo) row(route, verb string, got demoAnswer) {
 		}
 		return short(time.Duration(got.Times[int(q*float64(len(got.Times)-1)+0.5)] * float64(time.Second)))
 	}
+	speed := "-"
 	bytes := int64(got.Blocks) * int64(d.setup.Block)
-	d.table = append(d.table, []string{route, verb, count(got.Blocks), formatSize(bytes), fmt.Sprintf("%.2f", float64(bytes)/sum/1e9), quantile(0.5), quantile(0.99), outcome})
+	if sum > 0 {
+		speed = fmt.Sprintf("%.2f", float64(bytes)/sum/1e9)
+	}
+	d.table = append(d.table, []string{route, verb, count(got.Blocks), formatSize(bytes), speed, quantile(0.5), quantile(0.99), outcome})
 }
 
 // reasons writes 3 no_evict, 1 held.
@@ -275,6 +273,9 @@ func (d *demo) kill(route string, a *other, b **other, open func(string) (*other
 			return err
 		}
 		(*b).kill()
+		if _, err := a.say(demoAsk{Do: "alone"}); err != nil {
+			return err
+		}
 		left, err := a.say(demoAsk{Do: "have", Page: true})
 		if err != nil {
 			return err
@@ -299,6 +300,17 @@ func (d *demo) kill(route string, a *other, b **other, open func(string) (*other
 		return nil
 	}
 	return fmt.Errorf("B had moved all before it was killed, %d times: give it more with --bytes", killTries)
+}
+
+// verdict fails the command when not all went well.
+func (d *demo) verdict() error {
+	switch {
+	case d.wrong > 0 || d.lost > 0:
+		return fmt.Errorf("%d wrong bytes, %d blocks lost", d.wrong, d.lost)
+	case len(d.kills) == 0:
+		return errors.New("no route was there to be shown")
+	}
+	return nil
 }
 
 func (d *demo) print(w io.Writer, tr *trace.Trace, took time.Duration) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/kvcr-go/kvcr"
@@ -35,7 +36,7 @@ type demoChain struct {
 
 // demoAsk is any later line, demoAnswer what the node says to each.
 type demoAsk struct {
-	Do     string // deposit, fetch, deliver, move, have, drop
+	Do     string // deposit, fetch, deliver, move, have, alone, drop
 	Page   bool   // the page's parts in one operation, and not the chains
 	Pin    int    // deposit: every so manieth block may not leave; 0: all may
 	Source string
@@ -184,6 +185,8 @@ func (n *demoNode) do(ctx context.Context, ask demoAsk) (a demoAnswer, err error
 				v.Release()
 			}
 		}
+	case "alone":
+		err = n.alone()
 	case "drop":
 		n.unpin()
 		for _, page := range []bool{true, false} {
@@ -198,6 +201,18 @@ func (n *demoNode) do(ctx context.Context, ask demoAsk) (a demoAnswer, err error
 		err = fmt.Errorf("%q: no such thing to do", ask.Do)
 	}
 	return a, err
+}
+
+// alone waits until no peer is connected: what one had still said has been acted on
+// by then.
+func (n *demoNode) alone() error {
+	connected := func(p peer.PeerState) bool { return p.Connected }
+	for end := time.Now().Add(demoPatience); slices.ContainsFunc(n.e.Peers().Peers(), connected); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("a peer is connected after %v", demoPatience)
+		}
+	}
+	return nil
 }
 
 func (n *demoNode) depositChains(pin int) (stored int, err error) {
