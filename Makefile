@@ -18,11 +18,14 @@ build:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(OUT)/kvcr ./cmd/kvcr
 
 # The main job: a trace through the engine, every byte checked; then a node, loaded
-# through real clients.
+# through real clients; then two processes that exchange blocks.
 run: build
 	$(OUT)/kvcr replay --trace $(TRACE) --svg $(OUT)/hit-ratio.svg
 	@echo
 	@scripts/run-node.sh $(OUT)/kvcr
+	@echo
+	@echo '== two processes exchange blocks'
+	@$(OUT)/kvcr peerdemo --trace $(TRACE)
 
 test: lint unit race check ucx fuzz
 

@@ -1,10 +1,13 @@
 package kvcr_test
 
 import (
+	"context"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/arena"
 )
 
 // The first program of the README.
@@ -27,6 +30,82 @@ func Example() {
 		v.Release()
 	}
 	// Output: hello
+}
+
+// The program of the README's "Between machines", both machines in one process.
+func ExampleHandle_FetchFrom() {
+	namespaces := []kvcr.Namespace{{
+		Name:  "llama-70b/rank0",
+		Kind:  kvcr.Chained,
+		Pools: []kvcr.Pool{{Name: "kv", SlotBytes: 64 << 10}},
+	}}
+	secret := []byte("at least sixteen bytes")
+
+	// On the machine that has the blocks.
+	a, err := kvcr.Open(kvcr.Config{
+		Capacity:   64 << 20,
+		Namespaces: namespaces, // the same on both
+		Memory:     kvcr.Memory{Backing: arena.Memfd},
+		Peers:      &kvcr.Peers{Listen: []string{"tcp://127.0.0.1:0"}, Secret: secret},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer a.Close()
+	ha, err := a.Handle()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ha.Close()
+	prompt := [][]byte{[]byte("system"), []byte("system/question")}
+	for _, r := range ha.DepositBatch([]kvcr.Item{
+		{Key: prompt[0], Value: make([]byte, 64<<10)},
+		{Key: prompt[1], Value: make([]byte, 64<<10)},
+	}, kvcr.DepositOptions{}) {
+		if !r.OK() {
+			log.Fatal(r.Err())
+		}
+	}
+
+	// On the machine that wants them.
+	b, err := kvcr.Open(kvcr.Config{
+		Capacity:   64 << 20,
+		Namespaces: namespaces,
+		Memory:     kvcr.Memory{Backing: arena.Memfd},
+		Peers:      &kvcr.Peers{Secret: secret}, // it listens nowhere: it only fetches
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer b.Close()
+	hb, err := b.Handle()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer hb.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	op := hb.FetchFrom(append(prompt, []byte("elsewhere")), kvcr.FetchOptions{
+		Sources: a.Peers().Endpoints(), // or tcp://10.0.0.1:7390, several in order
+		Move:    true,                  // the source lets go of what has arrived here
+		Timeout: 10 * time.Second,
+	})
+	results, err := op.Wait(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, r := range results { // each key has its own answer
+		if !r.OK() {
+			fmt.Println(r.Reason)
+			continue
+		}
+		fmt.Println(len(r.View.Bytes()), "bytes")
+		r.View.Release()
+	}
+	// Output:
+	// 65536 bytes
+	// 65536 bytes
+	// miss
 }
 
 // Blocks of a chain: what is there of a prompt's prefix is claimed, the rest is

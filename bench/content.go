@@ -33,3 +33,11 @@ func wrongBytes(block, scratch []byte, k Key) int {
 	}
 	return wrong
 }
+
+// Fill makes the content of a block, a function of its key: len(block) is a multiple
+// of 8.
+func (k Key) Fill(block []byte) { fillBlock(block, k) }
+
+// Wrong counts the bytes of block that Fill would not make; scratch is as long as
+// the block should be.
+func (k Key) Wrong(block, scratch []byte) int { return wrongBytes(block, scratch, k) }

@@ -69,6 +69,11 @@ func Start(cfg Config) (n *Node, err error) {
 	if cfg.DrainTimeout == 0 {
 		cfg.DrainTimeout = 10 * time.Second
 	}
+	if p := cfg.Engine.Peers; p != nil && p.Logger == nil {
+		with := *p
+		with.Logger = cfg.Log
+		cfg.Engine.Peers = &with
+	}
 	n = &Node{cfg: cfg, started: time.Now(), served: make(chan error, 1)}
 	if n.engine, err = kvcr.Open(cfg.Engine); err != nil {
 		return nil, err
@@ -150,6 +155,14 @@ func (s source) Plan() kvcr.MemoryPlan      { return s.n.engine.MemoryPlan() }
 func (s source) Config() []web.Setting      { return s.n.cfg.Settings }
 func (s source) Version() string            { return s.n.cfg.Version }
 func (s source) Started() time.Time         { return s.n.started }
+
+func (s source) Peers() *web.PeerStats {
+	p := s.n.engine.Peers()
+	if p == nil {
+		return nil
+	}
+	return &web.PeerStats{Stats: p.Stats(), Peers: p.Peers(), Endpoints: p.Endpoints()}
+}
 
 func (s source) Ready() (bool, string) {
 	if s.n.server.Draining() {

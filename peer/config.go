@@ -191,6 +191,12 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
+// CheckEndpoint says what is wrong with an address of Config.Listen.
+func CheckEndpoint(e string) error {
+	_, _, err := splitEndpoint(e)
+	return err
+}
+
 // splitEndpoint takes tcp://host:port and unix:///path apart.
 func splitEndpoint(e string) (network, addr string, err error) {
 	if path, ok := strings.CutPrefix(e, "unix://"); ok {

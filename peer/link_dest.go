@@ -20,6 +20,7 @@ type destLink struct {
 	addr     string
 	link     link
 	dogs     watchdogs
+	traffic  traffic
 	users    int // who has found the link and not used it yet; guarded by node.mu
 
 	// Of who runs the link.
@@ -200,6 +201,7 @@ func (l *destLink) answered(id item, ok bool) {
 	l.node.count.posted.Add(-p.size)
 	if ok {
 		l.node.count.in(l.route, p.size)
+		l.traffic.add(p.size)
 	}
 }
 
@@ -232,6 +234,7 @@ func (l *destLink) do(a Action) {
 		delete(l.ops, a.Op)
 		l.node.count.ops.Add(1)
 	case Outcome:
+		l.node.count.taken.ended(a.Status)
 		if f := l.node.cfg.OnOutcome; f != nil {
 			f(a)
 		}

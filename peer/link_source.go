@@ -9,10 +9,11 @@ import (
 
 // sourceLink is this node as the source of one destination process.
 type sourceLink struct {
-	node *Node
-	who  Incarnation
-	link link
-	dogs watchdogs
+	node    *Node
+	who     Incarnation
+	link    link
+	dogs    watchdogs
+	traffic traffic
 
 	// Of who runs the link.
 	side   SourceRoute // of the connection, nil: down
@@ -164,8 +165,29 @@ func (l *sourceLink) took(ev Event) {
 		}
 	case Pinned:
 		delete(l.pins, e.Op)
+	case Frame:
+		if m, ok := e.Msg.(*wire.Finish); ok && l.route == wire.RouteShm {
+			l.lent(OpID(e.ID), m)
+		}
 	case Down:
 		l.side = nil
+	}
+}
+
+// lent counts what the destination could read in our memory, at the end of its
+// operation: there is no Write that would count it.
+func (l *sourceLink) lent(id OpID, m *wire.Finish) {
+	s := l.link.m.(*Source)
+	op := s.byID[id]
+	if op == nil || op.finish || !s.meant(m.Source, m.Dest) {
+		return
+	}
+	for i := range op.items {
+		o := &op.offer.Items[i]
+		if o.Status == wire.StatusOK && o.Flags&wire.OfferNoPool == 0 {
+			l.node.count.out(wire.RouteShm, int64(o.Size))
+			l.traffic.add(int64(o.Size))
+		}
 	}
 }
 
@@ -181,6 +203,7 @@ func (l *sourceLink) do(a Action) {
 		l.node.count.writing.Add(1)
 		l.side.Write(a)
 		l.node.count.out(l.route, int64(a.Offer.Size))
+		l.traffic.add(int64(a.Offer.Size))
 	case CancelWrite:
 		if side := l.writes[item{a.Op, a.Index}]; side != nil {
 			side.CancelWrite(a.Op, a.Index)
@@ -197,6 +220,7 @@ func (l *sourceLink) do(a Action) {
 			stop()
 		}
 	case Outcome:
+		l.node.count.given.ended(a.Status)
 		if f := l.node.cfg.OnOutcome; f != nil {
 			f(a)
 		}

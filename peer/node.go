@@ -381,6 +381,15 @@ func (n *Node) Self() Incarnation { return n.cfg.Self }
 // the ports that were taken.
 func (n *Node) Endpoints() []string { return append([]string(nil), n.endpoints...) }
 
+// Routes are the ways for payload that this node has, in order of preference.
+func (n *Node) Routes() []wire.Route {
+	var kinds []wire.Route
+	for _, r := range n.routes {
+		kinds = append(kinds, r.Kind())
+	}
+	return kinds
+}
+
 // NextOp takes a number for an operation, for callers that must know it before
 // Submit.
 func (n *Node) NextOp() OpID { return OpID(n.nextOp.Add(1)) }

@@ -11,23 +11,51 @@ import (
 // Stats is a snapshot of a node's counters, all since Open but for what is said
 // to be now.
 type Stats struct {
-	// Fetched and Served are blocks and bytes by route.
+	// Fetched and Served are blocks and bytes by route. Served has over route shm what
+	// was lent, since the destination reads by itself.
 	Fetched, Served map[wire.Route]Traffic
 	Operations      uint64 // as destination, ended
 	Refusals        uint64 // operations and handshakes that were refused, on either side
 	Refused         uint64 // connections of others that did not get through their handshake
 	Dials           uint64 // attempts to connect
 	Reconnects      uint64 // that followed an earlier connection to the same endpoint
-	Posted          int64  // bytes of memory that the routes may write, now
-	Quarantined     int64  // bytes of those that are beyond their time, now
-	Dests, Sources  int    // peers fetched from, and that fetch from here, now
-	Connections     int    // control connections, now
+	// Taken are moves of blocks that ended with this node as the destination, Given
+	// as the source.
+	Taken, Given Moves
+	Posted       int64 // bytes of memory that the routes may write, now
+	Quarantined  int64 // bytes of those that are beyond their time, now
+	Dests        int   // peers fetched from, now
+	Sources      int   // peers that fetch from here, now
+	Connections  int   // control connections, now
 }
+
+// Moves counts ends of moves: the source's copy is removed, or it is kept (or not
+// known to be removed).
+type Moves struct{ Moved, Kept uint64 }
 
 // Traffic is what went over a route.
 type Traffic struct{ Blocks, Bytes uint64 }
 
 type traffic struct{ blocks, bytes atomic.Uint64 }
+
+func (t *traffic) add(bytes int64) {
+	t.blocks.Add(1)
+	t.bytes.Add(uint64(bytes))
+}
+
+func (t *traffic) load() Traffic { return Traffic{t.blocks.Load(), t.bytes.Load()} }
+
+type moves struct{ moved, kept atomic.Uint64 }
+
+func (m *moves) ended(s wire.Status) {
+	if s == wire.StatusOK {
+		m.moved.Add(1)
+	} else {
+		m.kept.Add(1)
+	}
+}
+
+func (m *moves) load() Moves { return Moves{m.moved.Load(), m.kept.Load()} }
 
 const routeKinds = int(wire.RouteStream) + 1
 
@@ -35,20 +63,19 @@ type counters struct {
 	fetched, served              [routeKinds]traffic
 	ops, refusals, refused       atomic.Uint64
 	dials, reconnects            atomic.Uint64
+	taken, given                 moves
 	posted, quarantined, writing atomic.Int64
 }
 
 func (c *counters) in(r wire.Route, bytes int64) {
 	if int(r) < routeKinds {
-		c.fetched[r].blocks.Add(1)
-		c.fetched[r].bytes.Add(uint64(bytes))
+		c.fetched[r].add(bytes)
 	}
 }
 
 func (c *counters) out(r wire.Route, bytes int64) {
 	if int(r) < routeKinds {
-		c.served[r].blocks.Add(1)
-		c.served[r].bytes.Add(uint64(bytes))
+		c.served[r].add(bytes)
 	}
 }
 
@@ -58,13 +85,14 @@ func (n *Node) Stats() Stats {
 	s := Stats{
 		Fetched: map[wire.Route]Traffic{}, Served: map[wire.Route]Traffic{},
 		Operations: c.ops.Load(), Refusals: c.refusals.Load(), Refused: c.refused.Load(),
-		Dials: c.dials.Load(), Reconnects: c.reconnects.Load(), Posted: c.posted.Load(), Quarantined: c.quarantined.Load(),
+		Dials: c.dials.Load(), Reconnects: c.reconnects.Load(),
+		Taken: c.taken.load(), Given: c.given.load(), Posted: c.posted.Load(), Quarantined: c.quarantined.Load(),
 	}
 	for r := range routeKinds {
-		if t := (Traffic{c.fetched[r].blocks.Load(), c.fetched[r].bytes.Load()}); t != (Traffic{}) {
+		if t := c.fetched[r].load(); t != (Traffic{}) {
 			s.Fetched[wire.Route(r)] = t
 		}
-		if t := (Traffic{c.served[r].blocks.Load(), c.served[r].bytes.Load()}); t != (Traffic{}) {
+		if t := c.served[r].load(); t != (Traffic{}) {
 			s.Served[wire.Route(r)] = t
 		}
 	}
@@ -83,6 +111,7 @@ type PeerState struct {
 	Incarnation Incarnation // of the last connection, 0: there was none
 	Route       wire.Route  // of the last connection
 	Operations  int         // not forgotten
+	Traffic     Traffic     // fetched from it, or served to it, since it is known
 	LastError   error       // of the last attempt to connect, nil: it succeeded
 }
 
@@ -90,7 +119,7 @@ func (l *destLink) stateLocked() PeerState {
 	conn, ops := l.link.state()
 	return PeerState{
 		Endpoint: l.endpoint, Fetching: true, Name: l.name, Connected: conn != nil,
-		Incarnation: l.who, Route: l.current, Operations: ops, LastError: l.lastErr,
+		Incarnation: l.who, Route: l.current, Operations: ops, Traffic: l.traffic.load(), LastError: l.lastErr,
 	}
 }
 
@@ -117,7 +146,7 @@ func (n *Node) Peers() []PeerState {
 	slices.SortFunc(all, func(a, b PeerState) int { return strings.Compare(a.Endpoint, b.Endpoint) })
 	for _, l := range n.sources {
 		conn, ops := l.link.state()
-		all = append(all, PeerState{Name: l.name, Connected: conn != nil, Incarnation: l.who, Route: l.current, Operations: ops})
+		all = append(all, PeerState{Name: l.name, Connected: conn != nil, Incarnation: l.who, Route: l.current, Operations: ops, Traffic: l.traffic.load()})
 	}
 	return all
 }

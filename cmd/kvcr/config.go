@@ -10,11 +10,12 @@ import (
 type configCmd struct {
 	engineFlags
 	nodeFlags
+	peerFlags
 	JSON bool `name:"json" help:"Print JSON."`
 }
 
 func (c *configCmd) Run(e *env) error {
-	vs, _, err := c.resolve(e, &c.nodeFlags)
+	vs, _, err := c.resolve(e, &c.nodeFlags, &c.peerFlags)
 	if err != nil {
 		return err
 	}

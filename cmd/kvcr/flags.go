@@ -57,6 +57,16 @@ type nodeFlags struct {
 	LogLevel         *string `group:"Node" placeholder:"LEVEL" help:"debug, info, warn, error."`
 }
 
+// peerFlags are the settings of serve about other nodes as flags.
+type peerFlags struct {
+	PeerListen     *string `group:"Peers" placeholder:"ADDR,..." help:"Addresses for other nodes: tcp://host:port, unix:///path."`
+	PeerAdvertise  *string `group:"Peers" placeholder:"ADDR" help:"The address that they are told."`
+	PeerSecretFile *string `group:"Peers" placeholder:"FILE" help:"Secret shared with them."`
+	PeerRoutes     *string `group:"Peers" placeholder:"NAME,..." help:"Ways for payload: shm, ucx, stream."`
+	PeerStreams    *string `group:"Peers" placeholder:"N" help:"Payload connections for each."`
+	PeerPublic     *string `group:"Peers" placeholder:"BOOL" help:"Allow other addresses than loopback without a secret."`
+}
+
 // given returns the flags that were set, by name. groups are pointers to structs
 // of flags.
 func given(groups ...any) map[string]string {
@@ -90,6 +100,9 @@ func kebab(name string) string {
 // resolve merges flags, environment and file.
 func (f *engineFlags) resolve(e *env, more ...any) (values, *engineConfig, error) {
 	vs, cfg, err := resolve(given(append(more, f)...), e.environ, e.configFile(f.File))
+	if err == nil {
+		err = settlePeers(vs, cfg)
+	}
 	if err != nil {
 		return nil, nil, usageError{err}
 	}

@@ -36,19 +36,21 @@ func (e *env) configFile(flag string) string {
 }
 
 type cli struct {
-	Serve   serveCmd   `cmd:"" help:"Run a node: RESP, binary protocol, status page."`
-	Get     getCmd     `cmd:"" help:"Read a value from a node."`
-	Set     setCmd     `cmd:"" help:"Write a value to a node."`
-	Del     delCmd     `cmd:"" help:"Delete keys of a node."`
-	Exists  existsCmd  `cmd:"" help:"Say which keys a node has, and their sizes."`
-	Stat    statCmd    `cmd:"" help:"Print a node's counters."`
-	Ping    pingCmd    `cmd:"" help:"Measure how long a node takes to answer."`
-	Replay  replayCmd  `cmd:"" help:"Send a trace through the engine and check every byte."`
-	Bench   benchCmd   `cmd:"" help:"Measure beside other caches, queues and policies."`
-	Sim     simCmd     `cmd:"" help:"Run the transfer protocol over a simulated network and check what it promises."`
-	Doctor  doctorCmd  `cmd:"" help:"Say what this machine gives and what to change."`
-	Config  configCmd  `cmd:"" help:"Print every effective setting and its source."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Serve        serveCmd        `cmd:"" help:"Run a node: RESP, binary protocol, status page."`
+	Get          getCmd          `cmd:"" help:"Read a value from a node."`
+	Set          setCmd          `cmd:"" help:"Write a value to a node."`
+	Del          delCmd          `cmd:"" help:"Delete keys of a node."`
+	Exists       existsCmd       `cmd:"" help:"Say which keys a node has, and their sizes."`
+	Stat         statCmd         `cmd:"" help:"Print a node's counters."`
+	Ping         pingCmd         `cmd:"" help:"Measure how long a node takes to answer."`
+	Replay       replayCmd       `cmd:"" help:"Send a trace through the engine and check every byte."`
+	Bench        benchCmd        `cmd:"" help:"Measure beside other caches, queues and policies."`
+	Sim          simCmd          `cmd:"" help:"Run the transfer protocol over a simulated network and check what it promises."`
+	Peerdemo     peerdemoCmd     `cmd:"" help:"Two processes fetch, deliver and move blocks; one is killed."`
+	PeerdemoNode peerdemoNodeCmd `cmd:"" hidden:""`
+	Doctor       doctorCmd       `cmd:"" help:"Say what this machine gives and what to change."`
+	Config       configCmd       `cmd:"" help:"Print every effective setting and its source."`
+	Version      versionCmd      `cmd:"" help:"Print the version."`
 }
 
 // usageError is a mistake in how the command was called: exit code 2.

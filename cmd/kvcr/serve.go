@@ -14,10 +14,11 @@ import (
 type serveCmd struct {
 	engineFlags
 	nodeFlags
+	peerFlags
 }
 
 func (c *serveCmd) Run(e *env) error {
-	vs, cfg, err := c.resolve(e, &c.nodeFlags)
+	vs, cfg, err := c.resolve(e, &c.nodeFlags, &c.peerFlags)
 	if err != nil {
 		return err
 	}
@@ -30,7 +31,7 @@ func (c *serveCmd) Run(e *env) error {
 	}
 	n, err := node.Start(nc)
 	if err != nil {
-		return err
+		return peerError(err)
 	}
 	c.announce(e, n)
 	<-e.ctx.Done()
@@ -57,5 +58,12 @@ func (c *serveCmd) announce(e *env, n *node.Node) {
 	line("binary", binary)
 	if http != nil {
 		e.printf("  %-7s http://%s/\n", "status", http)
+	}
+	if p := n.Engine().Peers(); p != nil {
+		var routes []string
+		for _, r := range p.Routes() {
+			routes = append(routes, r.String())
+		}
+		e.printf("  %-7s %s by %s\n", "peers", strings.Join(p.Endpoints(), ", "), strings.Join(routes, ", "))
 	}
 }

@@ -36,6 +36,14 @@ func (o *output) String() string {
 // announced.
 func serving(t *testing.T, args ...string) (resp, binary, status string) {
 	t.Helper()
+	find := servingAll(t, args...)
+	return find("resp"), find("binary"), find("status")
+}
+
+// servingAll is serving with all that is announced: it returns the first word of a
+// line.
+func servingAll(t *testing.T, args ...string) func(what string) string {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var out, errs output
 	done := make(chan int)
@@ -52,8 +60,9 @@ func serving(t *testing.T, args ...string) (resp, binary, status string) {
 			t.Error("serve does not stop")
 		}
 	})
-	find := func(what string) string {
-		re := regexp.MustCompile(`(?m)^  ` + what + ` +(\S+)$`)
+	return func(what string) string {
+		t.Helper()
+		re := regexp.MustCompile(`(?m)^  ` + what + ` +(\S+)`)
 		for range 1000 {
 			if m := re.FindStringSubmatch(out.String()); m != nil {
 				return m[1]
@@ -63,7 +72,6 @@ func serving(t *testing.T, args ...string) (resp, binary, status string) {
 		t.Fatalf("no %q announced: %s %s", what, out.String(), errs.String())
 		return ""
 	}
-	return find("resp"), find("binary"), find("status")
 }
 
 // kvcrCmd runs one command to its end.
@@ -172,6 +180,15 @@ func TestServeRefuses(t *testing.T) {
 		{[]string{"--pair-suffixes", "a,b"}, "chained", 1},
 		{[]string{"--log-level", "loud"}, `"loud"`, 2},
 		{[]string{"--resp", "unix:" + short}, "no socket", 1},
+		{[]string{"--peer-listen", "127.0.0.1:0"}, "begin with tcp:// or unix://", 2},
+		{[]string{"--peer-listen", "tcp://127.0.0.1"}, "name host and port", 2},
+		{[]string{"--peer-listen", "tcp://0.0.0.0:0"}, "give --peer-secret-file, listen on loopback, or allow it with --peer-public true", 1},
+		{[]string{"--peer-listen", "tcp://127.0.0.1:0,unix://" + short}, "no socket", 1},
+		{[]string{"--peer-advertise", "here"}, `"here"`, 2},
+		{[]string{"--peer-secret-file", short}, "at least 16", 2},
+		{[]string{"--peer-routes", "shm,strem"}, `"stream"`, 2},
+		{[]string{"--peer-streams", "17"}, "at most 16", 2},
+		{[]string{"--peer-listen", "tcp://127.0.0.1:0", "--peer-routes", "shm", "--backing", "anonymous"}, "use memfd, or leave shm out", 2},
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		var out, errs output

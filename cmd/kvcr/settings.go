@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -29,8 +30,9 @@ type setting struct {
 // of the node around it, which only serve uses.
 type engineConfig struct {
 	kvcr.Config
-	ns   kvcr.Namespace
-	node node.Config
+	ns    kvcr.Namespace
+	node  node.Config
+	peers kvcr.Peers // becomes Config.Peers when it listens
 }
 
 func (c *engineConfig) engine() kvcr.Config {
@@ -39,7 +41,7 @@ func (c *engineConfig) engine() kvcr.Config {
 	return cfg
 }
 
-var settings = append(engineSettings, nodeSettings...)
+var settings = slices.Concat(engineSettings, nodeSettings, peerSettings)
 
 var engineSettings = []setting{
 	{"capacity", "auto", "payload memory: a size, or auto for what the container or host leaves", func(c *engineConfig, v string) error {

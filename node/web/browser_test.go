@@ -39,6 +39,8 @@ func TestPageInBrowser(t *testing.T) {
 		"mem-go-limit": `^none$`, "blocks": `^260,000$`,
 		"conns-open": `^42$`, "conns-max": `^10,000$`,
 		"shared-clients": `^2$`, "shared-hits": `^1,400$`, "shared-lent": `^7\.0 GiB$`, "shared-claims": `^9$`, "shared-staging": `^48\.0 MiB$`, "shared-commits": `^77$`, "shared-dropped": `^1$`,
+		"peers-in": `^1,234$`, "peers-out-bytes": `^56\.0 MiB$`, "peers-taken": `^11$`, "peers-given": `^13$`, "peers-kept": `^26$`, "peers-refused": `^3$`, "peers-quarantine": `^6\.0 MiB$`,
+		"peer-tcp://10.0.0.2:7390-route": `^shm$`, "peer-tcp://10.0.0.2:7390-blocks": `^1,200$`, "peer-tcp://10.0.0.3:7390-connected": `^no$`, "peer-8000000000000000-endpoint": `^fetches from here$`,
 		"cmd-resp-get-p50": `^41\.0 µs$`, "cmd-resp-get-p99": `^212 µs$`, "cmd-resp-get-p999": `^712 µs$`, "cmd-binary-set-p999": `^–$`, "cmd-resp-get-proto": `^resp$`,
 		"cmd-binary-set-calls": `^1,200,000$`, "cmd-all-p99": `^255 µs$`, "latency-p99": `^255 µs$`,
 		"ns-default-evicted": `^812,000$`, "ns-default-refused": `^7$`, "ns-blocks-blocks": `^60,000$`, "ns-blocks-bytes": `^4\.0 GiB$`,
@@ -67,6 +69,9 @@ func TestPageInBrowser(t *testing.T) {
 		t.Errorf("the console says %q", b.Failures)
 	}
 
+	f.set(func(f *fake) { f.peers.Peers = f.peers.Peers[2:] })
+	b.Await("a forgotten peer has no row", `document.getElementById('peers').children.length === 1 && document.getElementById('peer-8000000000000000') !== null`)
+
 	f.set(func(f *fake) { f.unready, f.reason = true, "draining" })
 	b.Await("not ready is shown", `document.getElementById('state').textContent === 'not ready' && document.getElementById('notice').textContent.includes('draining')`)
 
@@ -77,10 +82,12 @@ func TestPageInBrowser(t *testing.T) {
 
 	again := newFake()
 	again.started = time.Now()
+	again.peers = nil
 	again.server.Commands = []CommandStats{{Proto: ProtocolRESP, Name: CommandGet, Calls: 7}}
 	node = start(t, again, addr)
 	b.Await("the page follows a new process", `document.getElementById('state').textContent === 'ready' &&
-		document.getElementById('notice').hidden && document.getElementById('ops-total').textContent === '7'`)
+		document.getElementById('notice').hidden && document.getElementById('ops-total').textContent === '7' &&
+		document.getElementById('peers-card').hidden`)
 }
 
 // running is a server that a test stops and starts by hand.

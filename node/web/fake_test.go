@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/peer"
+	"github.com/kvcr-go/kvcr/wire"
 )
 
 func TestMain(m *testing.M) {
@@ -34,6 +37,7 @@ type fake struct {
 	server   ServerStats
 	plan     kvcr.MemoryPlan
 	config   []Setting
+	peers    *PeerStats
 	reason   string // why not ready; empty: ready
 	unready  bool
 	started  time.Time
@@ -71,6 +75,20 @@ func newFake() *fake {
 		},
 		Latency: LatencySnapshot{Count: 11_200_317, Sum: 974, P50: 84e-6, P99: 455e-6, P999: 1.5e-3, Max: 31e-3},
 		Recent:  LatencySnapshot{Count: 2000, Sum: 974, P50: 44e-6, P99: 255e-6, P999: 1e-3, Max: 2e-3},
+	}
+	f.peers = &PeerStats{
+		Stats: peer.Stats{
+			Fetched:    map[wire.Route]peer.Traffic{wire.RouteShm: {Blocks: 1200, Bytes: 1200 << 20}, wire.RouteStream: {Blocks: 34, Bytes: 34 << 20}},
+			Served:     map[wire.Route]peer.Traffic{wire.RouteStream: {Blocks: 56, Bytes: 56 << 20}},
+			Operations: 78, Refusals: 1, Refused: 2, Dials: 3, Reconnects: 4, Taken: peer.Moves{Moved: 11, Kept: 12}, Given: peer.Moves{Moved: 13, Kept: 14},
+			Posted: 5 << 20, Quarantined: 6 << 20, Dests: 2, Sources: 1, Connections: 2,
+		},
+		Peers: []peer.PeerState{
+			{Endpoint: "tcp://10.0.0.2:7390", Fetching: true, Name: "kvcr beta", Connected: true, Incarnation: 7, Route: wire.RouteShm, Operations: 9, Traffic: peer.Traffic{Blocks: 1200, Bytes: 1200 << 20}},
+			{Endpoint: "tcp://10.0.0.3:7390", Fetching: true, LastError: errors.New("connection refused")},
+			{Name: "kvcr gamma", Connected: true, Incarnation: 1 << 63, Route: wire.RouteStream, Traffic: peer.Traffic{Blocks: 56, Bytes: 56 << 20}},
+		},
+		Endpoints: []string{"tcp://10.0.0.1:7390"},
 	}
 	f.config = []Setting{
 		{Name: "capacity", Value: "16GiB", Source: "flag"},
@@ -111,6 +129,17 @@ func (f *fake) Ready() (bool, string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return !f.unready, f.reason
+}
+
+func (f *fake) Peers() *PeerStats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.peers == nil {
+		return nil
+	}
+	p := *f.peers
+	p.Peers = append([]peer.PeerState(nil), p.Peers...)
+	return &p
 }
 
 func (f *fake) Plan() kvcr.MemoryPlan { return f.plan }

@@ -117,7 +117,9 @@ type collector struct {
 	src   Source
 	pages *pageConns
 
-	ofNode, ofEngine, ofNamespace []*prometheus.Desc // beside the tables above
+	ofNode, ofEngine, ofNamespace, ofPeers []*prometheus.Desc // beside the tables
+
+	peers peerSeries
 
 	build, calls, errors, latency *prometheus.Desc
 }
@@ -131,6 +133,8 @@ func newCollector(src Source, pages *pageConns) *collector {
 		ofNode:      describe(nodeMetrics),
 		ofEngine:    describe(engineMetrics),
 		ofNamespace: describe(namespaceMetrics, "namespace"),
+		ofPeers:     describe(peerMetrics),
+		peers:       newPeerSeries(),
 
 		build:   prometheus.NewDesc("kvcr_build_info", "1, with the version of the node.", nil, prometheus.Labels{"version": src.Version()}),
 		calls:   prometheus.NewDesc("kvcr_commands_total", "Commands of clients.", ofCommand, nil),
@@ -153,7 +157,7 @@ func describe[T any](metrics []scalar[T], labels ...string) []*prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, descs := range [][]*prometheus.Desc{c.ofNode, c.ofEngine, c.ofNamespace, {c.build, c.calls, c.errors, c.latency}} {
+	for _, descs := range [][]*prometheus.Desc{c.ofNode, c.ofEngine, c.ofNamespace, c.ofPeers, c.peers.all(), {c.build, c.calls, c.errors, c.latency}} {
 		for _, d := range descs {
 			ch <- d
 		}
@@ -173,6 +177,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		for i := range engine.Namespaces {
 			emit(ch, namespaceMetrics, c.ofNamespace, &engine.Namespaces[i], engine.Namespaces[i].Name)
 		}
+	}
+	if p := c.src.Peers(); p != nil {
+		emit(ch, peerMetrics, c.ofPeers, p)
+		c.peers.emit(ch, p)
 	}
 	ch <- prometheus.MustNewConstMetric(c.build, gauge, 1)
 	for _, s := range byCommand(n.server.Commands) {

@@ -13,6 +13,9 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/kvcr-go/kvcr/peer"
+	"github.com/kvcr-go/kvcr/wire"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden file")
@@ -108,7 +111,7 @@ func TestMetricNames(t *testing.T) {
 
 func TestMetricConventions(t *testing.T) {
 	families := scrape(t, serve(t, Options{Source: newFake()}))
-	allowed := map[string]bool{"namespace": true, "proto": true, "command": true, "reason": true}
+	allowed := map[string]bool{"namespace": true, "proto": true, "command": true, "reason": true, "route": true, "side": true, "outcome": true}
 	for _, name := range ours(families) {
 		f := families[name]
 		if total := strings.HasSuffix(name, "_total"); total != (f.kind == "counter") {
@@ -193,6 +196,25 @@ func TestMetricValues(t *testing.T) {
 		{"kvcr_refused_writes_total", "namespace=default,reason=index", 4},
 		{"kvcr_refused_writes_total", "namespace=default,reason=policy", 5},
 		{"kvcr_policy_faults_total", "namespace=default", 6},
+		{"kvcr_peer_operations_total", "", 78},
+		{"kvcr_peer_refusals_total", "", 1},
+		{"kvcr_peer_refused_connections_total", "", 2},
+		{"kvcr_peer_dials_total", "", 3},
+		{"kvcr_peer_reconnects_total", "", 4},
+		{"kvcr_peer_connections", "", 2},
+		{"kvcr_peer_sources", "", 2},
+		{"kvcr_peer_destinations", "", 1},
+		{"kvcr_peer_posted_bytes", "", 5 << 20},
+		{"kvcr_peer_quarantined_bytes", "", 6 << 20},
+		{"kvcr_peer_fetched_blocks_total", "route=shm", 1200},
+		{"kvcr_peer_fetched_bytes_total", "route=stream", 34 << 20},
+		{"kvcr_peer_fetched_blocks_total", "route=ucx", 0},
+		{"kvcr_peer_served_blocks_total", "route=stream", 56},
+		{"kvcr_peer_served_bytes_total", "route=stream", 56 << 20},
+		{"kvcr_peer_moves_total", "outcome=moved,side=destination", 11},
+		{"kvcr_peer_moves_total", "outcome=kept,side=destination", 12},
+		{"kvcr_peer_moves_total", "outcome=moved,side=source", 13},
+		{"kvcr_peer_moves_total", "outcome=kept,side=source", 14},
 		{"kvcr_commands_total", "command=get,proto=resp", 10_000_000},
 		{"kvcr_commands_total", "command=exists,proto=resp", 0},
 		{"kvcr_commands_total", "command=get,proto=binary", 0},
@@ -232,6 +254,14 @@ func TestMetricValues(t *testing.T) {
 	if families["kvcr_connections"].series[""] != 42 {
 		t.Error("connections are gone with the engine")
 	}
+
+	// A node without peers has no metrics of them.
+	f.set(func(f *fake) { f.peers = nil })
+	for name := range scrape(t, s) {
+		if strings.HasPrefix(name, "kvcr_peer_") {
+			t.Errorf("%s of a node without peers", name)
+		}
+	}
 }
 
 // Case J2: what clients, keys and peers do must not make series.
@@ -252,6 +282,10 @@ func TestSeriesAreBounded(t *testing.T) {
 		for i := range 10_000 {
 			f.server.Commands = append(f.server.Commands, CommandStats{Name: fmt.Sprintf("client-%d", i), Calls: 1, Errors: 1,
 				Latency: LatencySnapshot{Count: 1, Sum: 1, P50: 1, P99: 1, P999: 1, Max: 1}})
+		}
+		for i := range 1000 {
+			f.peers.Peers = append(f.peers.Peers, peer.PeerState{Name: fmt.Sprintf("peer-%d", i), Incarnation: peer.Incarnation(i + 1), Route: wire.Route(i)})
+			f.peers.Fetched[wire.Route(i)] = peer.Traffic{Blocks: 1}
 		}
 		f.stats.Blocks, f.stats.Handles = 1_000_000, 10_000
 		for i := range f.stats.Namespaces {

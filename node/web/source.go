@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/peer"
+	"github.com/kvcr-go/kvcr/wire"
 )
 
 // Source is the node that the pages show. All methods may be called from any
@@ -19,6 +21,8 @@ type Source interface {
 	Stats() (kvcr.Stats, error)
 	Plan() kvcr.MemoryPlan
 	Server() ServerStats
+	// Peers is the exchange of blocks with other nodes; nil when there is none.
+	Peers() *PeerStats
 	// Config lists the effective settings in the order they are to be shown.
 	Config() []Setting
 	// Ready says whether clients are served now, and if not, why.
@@ -109,6 +113,18 @@ type SharedStats struct {
 	StagingBytes            int64  // memory that they may write values to
 	Commits, CommittedBytes uint64 // values stored from it
 	Dropped                 uint64 // processes that ended with claims
+}
+
+// PeerStats describe the exchange of blocks with other nodes.
+type PeerStats struct {
+	peer.Stats
+	Peers     []peer.PeerState
+	Endpoints []string // where other nodes reach this one
+}
+
+// Routes lists the routes between nodes: a closed set.
+func Routes() []wire.Route {
+	return []wire.Route{wire.RouteShm, wire.RouteUCX, wire.RouteUCXPut, wire.RouteStream}
 }
 
 // Setting is one effective setting.

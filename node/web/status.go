@@ -27,6 +27,7 @@ type Status struct {
 	Connections ConnectionStatus  `json:"connections"`
 	Shared      SharedStatus      `json:"shared_memory"`
 	Namespaces  []NamespaceStatus `json:"namespaces"`
+	Peers       *PeersStatus      `json:"peers,omitempty"` // absent: the node exchanges nothing with others
 }
 
 // MemoryStatus is in bytes.
@@ -163,6 +164,7 @@ func readStatus(src Source, debug bool) Status {
 		st.fromEngine(&engine)
 	}
 	st.fromServer(src.Server())
+	st.Peers = peersStatus(src.Peers())
 	return st
 }
 

@@ -242,7 +242,8 @@ func (c *binaryConn) stats(s *session, id uint64) error {
 	body, err := json.Marshal(struct {
 		Engine kvcr.Stats
 		Server Stats
-	}{st, s.srv.statsForClient()})
+		Peers  *PeerStats `json:",omitempty"`
+	}{st, s.srv.statsForClient(), s.srv.peers()})
 	if err != nil || len(body) > wire.MaxPayload/2 {
 		return refuse(wire.CodeInternal, "the counters do not fit a frame: %d bytes, %v", len(body), err)
 	}

@@ -272,6 +272,7 @@ function show(st) {
   showOperations(st, before);
   showConnections(st, before);
   showShared(st.shared_memory);
+  showPeers(st.peers);
   if (!st.engine_error) { // else its numbers stay as they were last
     showHits(st, before);
     showMemory(st);
@@ -354,6 +355,53 @@ function showShared(s) {
   putBytes('shared-staging', s.staging_bytes);
   put('shared-commits', count(s.commits_total), count(s.committed_bytes_total) + ' bytes');
   alarm('shared-dropped', s.dropped_clients_total);
+}
+
+function showPeers(p) {
+  byId('peers-card').hidden = !p;
+  if (!p) {
+    return;
+  }
+  const traffic = (id, way) => {
+    const routes = p.routes.filter((r) => r[way].blocks_total > 0).map((r) => `${r.route}: ${count(r[way].blocks_total)} blocks, ${bytes(r[way].bytes_total)}`);
+    put(id, count(p[way].blocks_total), routes.join('\n'));
+    putBytes(id + '-bytes', p[way].bytes_total);
+  };
+  traffic('peers-in', 'fetched');
+  traffic('peers-out', 'served');
+  put('peers-taken', count(p.taken.moved_total));
+  put('peers-given', count(p.given.moved_total));
+  put('peers-kept', count(p.taken.kept_total + p.given.kept_total), `hither ${count(p.taken.kept_total)}, away ${count(p.given.kept_total)}`);
+  alarm('peers-refused', p.refusals_total + p.refused_connections_total);
+  putBytes('peers-quarantine', p.quarantined_bytes);
+  byId('peers-quarantine').classList.toggle('more', p.quarantined_bytes > 0);
+  put('peers-endpoints', p.endpoints.join(', ') || 'no address');
+  put('peers-more', p.total > p.peers.length ? `${count(p.peers.length)} of ${count(p.total)} are shown.` : '');
+
+  const body = byId('peers');
+  const columns = [['endpoint', 'word'], ['route', 'word'], ['connected', 'word'], ['ops', ''], ['blocks', ''], ['bytes', '']];
+  const known = new Set();
+  for (const peer of p.peers) {
+    const id = 'peer-' + peer.id;
+    known.add(id);
+    row(body, id, '', columns);
+    const head = byId(id).firstChild;
+    if (head.textContent !== (peer.name || none)) {
+      head.textContent = peer.name || none; // it may come with a later connection
+    }
+    put(id + '-endpoint', peer.fetching ? peer.endpoint : 'fetches from here');
+    put(id + '-route', peer.route);
+    put(id + '-connected', peer.connected ? 'yes' : 'no', peer.error || '');
+    byId(id + '-connected').classList.toggle('more', Boolean(peer.error));
+    put(id + '-ops', count(peer.operations));
+    put(id + '-blocks', count(peer.traffic.blocks_total));
+    putBytes(id + '-bytes', peer.traffic.bytes_total);
+  }
+  for (const tr of [...body.children]) {
+    if (!known.has(tr.id)) {
+      tr.remove(); // forgotten by the node
+    }
+  }
 }
 
 function showOperations(st, before) {
