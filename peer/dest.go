@@ -29,9 +29,12 @@ type Dest struct {
 	rec    DestRecords
 	timing Timing
 
-	up    bool
-	peer  Incarnation // of the last connection
-	gone  Incarnation // that has ended last; a connection to it is of no use
+	up   bool
+	peer Incarnation // of the last connection
+	// gone has the last processes that have ended; a connection to one is of no
+	// use. 16 is arbitrary: a proof and a connection cross for moments only.
+	gone  [16]Incarnation
+	deads int // proofs so far
 	route wire.Route
 	ops   []*destOp // in order of Submit
 	byID  map[OpID]*destOp

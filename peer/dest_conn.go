@@ -8,7 +8,7 @@ import (
 
 // connected repeats what the last connection may have lost.
 func (d *Dest) connected(now Time, u Up) {
-	if u.Peer == d.gone {
+	if slices.Contains(d.gone[:], u.Peer) {
 		return
 	}
 	d.up, d.peer, d.route = true, u.Peer, u.Route
@@ -56,7 +56,8 @@ func (d *Dest) disconnected() {
 // dead ends what depended on a process that has ended. What its connection still
 // has to say is of no use: nothing would end what that begins.
 func (d *Dest) dead(p Incarnation) {
-	d.gone = p
+	d.gone[d.deads%len(d.gone)] = p
+	d.deads++
 	if d.peer == p {
 		d.up = false
 	}

@@ -546,6 +546,7 @@ func TestDestUnanswered(t *testing.T) {
 	dt.step("dead", Dead{srcInc})
 	dt.frame("offer", offered(1))
 	dt.step("down", Down{})
+	dt.step("a proof that is late", Dead{srcInc - 1})
 	dt.step("a connection that was made before", Up{srcInc, wire.RouteShm})
 	dt.now += 30 * sec
 	dt.step("deadline", Tick{}, "Settle 0 timeout", "Outcome 0 timeout", "Ended")

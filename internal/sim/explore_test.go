@@ -37,7 +37,7 @@ func TestExplore(t *testing.T) {
 				t.Fatalf("after %+v: %s", x, v.Details())
 			}
 			t.Logf("%+v", x)
-			if x.States < 50 {
+			if x.States < 50 && !testing.Short() { // a slow machine sees little in a short time
 				t.Errorf("%d states only", x.States)
 			}
 		})
