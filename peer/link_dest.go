@@ -367,12 +367,14 @@ func (l *destLink) enough() bool {
 	return false
 }
 
-// rest ends the dialling.
+// rest ends the dialling, behind the connection's Up in the queue: before it, whoever
+// runs the link would see no connection and nobody who dials.
 func (l *destLink) rest() {
-	l.link.mu.Lock()
-	l.dialling = false
-	l.link.mu.Unlock()
-	l.link.post(call(func() {})) // in case the connection is lost already
+	l.link.post(call(func() {
+		l.link.mu.Lock()
+		l.dialling = false
+		l.link.mu.Unlock()
+	}))
 }
 
 // refuse ends what waits for a connection: there will be none soon. Operations that
