@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -48,9 +49,15 @@ type child struct {
 
 func startChild(t testing.TB, role string) *child {
 	t.Helper()
+	return startChildWith(t, role, nil)
+}
+
+func startChildWith(t testing.TB, role string, attr *syscall.SysProcAttr) *child {
+	t.Helper()
 	c := &child{t: t, cmd: exec.Command(os.Args[0], "-test.run=^$")}
 	c.cmd.Env = append(os.Environ(), roleVar+"="+role)
 	c.cmd.Stderr = os.Stderr
+	c.cmd.SysProcAttr = attr
 	var err error
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -123,6 +130,8 @@ func mapped(t testing.TB, n int) []byte {
 	t.Cleanup(func() { unix.Munmap(b) })
 	return b
 }
+
+func addrOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 func textBlob(s string) ([]byte, error) { return base64.StdEncoding.DecodeString(s) }
 
