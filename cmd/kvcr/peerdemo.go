@@ -268,6 +268,10 @@ func (d *demo) kill(route string, a *other, b **other, open func(string) (*other
 		if _, err := a.say(demoAsk{Do: "deposit", Page: true}); err != nil {
 			return err
 		}
+		whole, err := a.say(demoAsk{Do: "have", Page: true})
+		if err != nil {
+			return err
+		}
 		half, err := (*b).say(demoAsk{Do: "move", Page: true, Source: a.endpoint, Half: true})
 		if err != nil {
 			return err
@@ -283,10 +287,13 @@ func (d *demo) kill(route string, a *other, b **other, open func(string) (*other
 		if *b, err = open("B"); err != nil {
 			return err
 		}
-		if left.Blocks == 0 {
+		d.wrong += whole.Wrong + left.Wrong
+		n := len(d.setup.Page)
+		given := left.Given - whole.Given
+		d.lost += n - left.Blocks - given
+		if given > 0 || half.Half == n {
 			continue // too late: the page was B's by then, and went with it as anything in a cache does
 		}
-		d.wrong += left.Wrong
 		got, err := (*b).say(demoAsk{Do: "move", Page: true, Source: a.endpoint})
 		if err != nil {
 			return err
@@ -295,7 +302,6 @@ func (d *demo) kill(route string, a *other, b **other, open func(string) (*other
 		if err != nil {
 			return err
 		}
-		n := len(d.setup.Page)
 		d.kills = append(d.kills, []string{route, count(n), count(half.Half), count(left.Blocks), count(got.Blocks), fmt.Sprintf("%d of %d", all, n)})
 		return nil
 	}

@@ -57,6 +57,7 @@ type demoAnswer struct {
 	Moved    int            `json:",omitempty"`
 	Kept     map[string]int `json:",omitempty"` // by reason
 	IDs      []uint64       `json:",omitempty"` // have: those that are here
+	Given    int            `json:",omitempty"` // have: moves away so far that removed the copy here
 }
 
 // peerdemoNodeCmd is one of the two processes. It answers lines of its standard
@@ -175,6 +176,7 @@ func (n *demoNode) do(ctx context.Context, ask demoAsk) (a demoAnswer, err error
 	case "fetch", "deliver", "move":
 		a, err = n.transfer(ctx, ask)
 	case "have":
+		a.Given = int(n.e.Peers().Stats().Given.Moved)
 		keys := n.keys(ask.Page)
 		for i := range keys.Len() {
 			k := keys.At(i)
