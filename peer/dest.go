@@ -126,6 +126,7 @@ func (d *Dest) Step(now Time, ev Event) []Action {
 		one = false
 		d.disconnected()
 	case Unreachable:
+		one = false
 		for _, op := range d.ops {
 			if op.phase == destStarting {
 				for i := range op.items {

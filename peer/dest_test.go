@@ -551,3 +551,25 @@ func TestDestUnanswered(t *testing.T) {
 	dt.now += 30 * sec
 	dt.step("deadline", Tick{}, "Settle 0 timeout", "Outcome 0 timeout", "Ended")
 }
+
+// A connection that is refused ends the operations that no source knows, and they
+// are forgotten.
+func TestDestUnreachable(t *testing.T) {
+	dt := &destTest{t, nil, newFakeDest(), sec}
+	dt.d = NewDest(dstInc, dt.rec, testTiming)
+	dt.d.Step(dt.now, Submit{Op: 1, Mode: wire.TransferMove, Items: []wire.Wanted{{Key: []byte("a")}, {Key: []byte("b")}}, Deadline: 30 * sec})
+	if dt.d.Ops() != 1 {
+		t.Fatal("nothing waits")
+	}
+	acts := dt.d.Step(dt.now, Unreachable{wire.StatusSelf})
+	settled := 0
+	for _, a := range acts {
+		if s, ok := a.(Settle); ok && s.Status == wire.StatusSelf {
+			settled++
+		}
+	}
+	if settled != 2 {
+		t.Errorf("%d of 2 items are settled: %v", settled, show(acts))
+	}
+	dt.over()
+}
