@@ -331,6 +331,10 @@ func (d *demo) print(w io.Writer, tr *trace.Trace, took time.Duration) error {
 	if err := bench.WriteColumns(w, d.align, rows); err != nil {
 		return err
 	}
+	if len(d.kills) == 0 {
+		_, err := fmt.Fprintf(w, "\nno block was exchanged to the end\n")
+		return err
+	}
 	fmt.Fprintf(w, "\nB is killed (SIGKILL) half way through the move of a page of %d blocks, which move together or not at all,\nis started again, and moves it once more.\n\n", len(d.setup.Page))
 	rows = append([][]string{{"route", "blocks", "B had when killed", "A has after that", "B moved after restart", "served by A or B"}}, d.kills...)
 	if err := bench.WriteColumns(w, "lrrrrr", rows); err != nil {
