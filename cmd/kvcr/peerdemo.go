@@ -321,7 +321,7 @@ func (d *demo) verdict() error {
 
 func (d *demo) print(w io.Writer, tr *trace.Trace, took time.Duration) error {
 	origin := tr.Name
-	if tr.Made {
+	if tr.Made && origin != "generated" {
 		origin += ", generated"
 	}
 	n := len(d.setup.ids(false))
