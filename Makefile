@@ -25,7 +25,7 @@ run: build
 	@scripts/run-node.sh $(OUT)/kvcr
 	@echo
 	@echo '== two processes exchange blocks'
-	@$(OUT)/kvcr peerdemo --trace $(TRACE)
+	@$(OUT)/kvcr peerdemo --quiet --trace $(TRACE)
 
 test: lint unit race check ucx fuzz
 

@@ -321,7 +321,7 @@ func (d *demo) verdict() error {
 
 func (d *demo) print(w io.Writer, tr *trace.Trace, took time.Duration) error {
 	origin := tr.Name
-	if tr.Made {
+	if tr.Made && origin != "generated" {
 		origin += ", generated"
 	}
 	n := len(d.setup.ids(false))
@@ -329,6 +329,10 @@ func (d *demo) print(w io.Writer, tr *trace.Trace, took time.Duration) error {
 	fmt.Fprint(w, "fetch: into B's cache; deliver: into B's own buffers; move: fetch, and A removes its copy. The first fetch connects, too.\n\n")
 	rows := append([][]string{{"route", "verb", "blocks", "bytes", "GB/s", "p50", "p99", "outcome"}}, d.table...)
 	if err := bench.WriteColumns(w, d.align, rows); err != nil {
+		return err
+	}
+	if len(d.kills) == 0 {
+		_, err := fmt.Fprintf(w, "\nno block was exchanged to the end\n")
 		return err
 	}
 	fmt.Fprintf(w, "\nB is killed (SIGKILL) half way through the move of a page of %d blocks, which move together or not at all,\nis started again, and moves it once more.\n\n", len(d.setup.Page))

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -20,16 +22,21 @@ func TestMain(m *testing.M) {
 
 // Two processes exchange blocks by each route, B is killed, and nothing is lost.
 func TestPeerdemo(t *testing.T) {
-	size, pinned := "96MiB", 1
+	blocks, block, pinned := 96, 1024, 1
 	if testing.Short() {
-		size = "48MiB"
-		pinned = 0
+		blocks, pinned = 48, 0
 	}
-	code, out, msg := call(t, nil, "peerdemo", "--trace", "generated", "--bytes", size, "--quiet")
+	if raceBuild { // looking at a byte takes long there
+		block = 256
+	}
+	var stdout, stderr output // several processes write
+	code := run(&env{t.Context(), &stdout, &stderr, nil}, []string{"peerdemo", "--quiet", "--trace", "generated",
+		"--bytes", fmt.Sprintf("%dKiB", blocks*block), "--block", fmt.Sprintf("%dKiB", block)})
+	out, msg := stdout.String(), stderr.String()
 	if code != 0 || !strings.Contains(out, "every byte was right, no block was lost") {
 		t.Fatalf("exit code %d: %s\n%s", code, msg, out)
 	}
-	n := strings.TrimSuffix(size, "MiB")
+	n := strconv.Itoa(blocks)
 	shown := 0
 	for _, route := range peerRoutes {
 		if left := regexp.MustCompile(`(?m)^` + route + ` .*left out: (.+)$`).FindStringSubmatch(out); left != nil {
@@ -87,6 +94,7 @@ func TestPeerdemoCounts(t *testing.T) {
 	if d.wrong != 5 || d.lost != 2 || d.table[1][7] != "2 of 3 did NOT arrive: 2 (timeout); 5 WRONG bytes" {
 		t.Errorf("a bad fetch: %+v, %d wrong, %d lost", d.table[1], d.wrong, d.lost)
 	}
+	d.kills = [][]string{{"shm", "1", "1", "1", "1", "1 of 1"}}
 	var out strings.Builder
 	if err := d.print(&out, tinyTrace, 0); err != nil || !strings.Contains(out.String(), "5 WRONG bytes, 2 blocks LOST") {
 		t.Errorf("%v\n%s", err, out.String())
