@@ -188,6 +188,7 @@ func TestServeRefuses(t *testing.T) {
 		{[]string{"--peer-secret-file", short}, "at least 16", 2},
 		{[]string{"--peer-routes", "shm,strem"}, `"stream"`, 2},
 		{[]string{"--peer-streams", "17"}, "at most 16", 2},
+		{[]string{"--peer-advertise", "tcp://a:1"}, "means nothing without peer-listen", 2},
 		{[]string{"--peer-listen", "tcp://127.0.0.1:0", "--peer-routes", "shm", "--backing", "anonymous"}, "use memfd, or leave shm out", 2},
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

@@ -72,6 +72,11 @@ var peerRoutes = []string{"shm", "ucx", "stream"}
 // memory that can be shared.
 func settlePeers(vs values, c *engineConfig) error {
 	if len(c.peers.Listen) == 0 {
+		for _, s := range peerSettings {
+			if v := vs.get(s.name); v.Source != "default" && v.Value != s.def {
+				return fmt.Errorf("%s: %s: means nothing without peer-listen; give that, or leave it out", v.Source, s.name)
+			}
+		}
 		return nil
 	}
 	backing, named := vs.get("backing"), slices.Contains(c.peers.Routes, "shm")
