@@ -78,6 +78,7 @@ func TestReplayTakesSettings(t *testing.T) {
 		{"defaults", nil, nil, []string{"3 blocks of 4 KiB", "policy density"}}, // 10 % of 25
 		{"file", []string{"--config", conf}, nil, []string{"8 blocks of 1 KiB", "policy fifo"}},
 		{"file by environment", nil, []string{"KVCR_CONFIG=" + conf}, []string{"8 blocks of 1 KiB", "policy fifo"}},
+		{"variables of other commands are no settings", nil, []string{"KVCR_NODE=127.0.0.1:1", "KVCR_LIBCUDA=/none"}, []string{"3 blocks of 4 KiB"}},
 		{"environment over file", []string{"--config", conf}, []string{"KVCR_POLICY=lru"}, []string{"8 blocks of 1 KiB", "policy lru"}},
 		{"flags over all", []string{"--config", conf, "--policy", "s3fifo", "--capacity", "20%", "--block", "64"}, []string{"KVCR_POLICY=lru"}, []string{"5 blocks of 64 B", "policy s3fifo"}},
 	}

@@ -233,7 +233,7 @@ func resolve(flags map[string]string, environ []string, file string) (values, *e
 	for _, kv := range environ {
 		k, v, _ := strings.Cut(kv, "=")
 		rest, ours := strings.CutPrefix(k, "KVCR_")
-		if !ours || k == "KVCR_CONFIG" || k == "KVCR_LIBCUDA" {
+		if !ours || slices.Contains(otherEnv, k) {
 			continue
 		}
 		set(strings.ReplaceAll(strings.ToLower(rest), "_", "-"), v, "env "+k)
@@ -314,3 +314,6 @@ func distance(a, b string) int {
 	}
 	return row[len(b)]
 }
+
+// otherEnv are variables of ours that are no settings of an engine.
+var otherEnv = []string{"KVCR_CONFIG", "KVCR_LIBCUDA", "KVCR_NODE"}
