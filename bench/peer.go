@@ -8,9 +8,6 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"slices"
-	"time"
-
-	"github.com/kvcr-go/kvcr"
 )
 
 // PeerOptions are those of the peer suite, Fetches.
@@ -20,8 +17,8 @@ type PeerOptions struct {
 	Exe string
 	// Routes wanted: shm, ucx-tcp, stream; empty: all there are.
 	Routes []string
-	// Profile, if not empty, is where CPU profiles of the fetches of small blocks
-	// are left: FILE.dest and FILE.source, of the last route measured.
+	// Profile, if not empty, is where CPU profiles of fetch-bandwidth and fetch-rate
+	// are left: FILE.dest and FILE.source, of what was measured last.
 	Profile string
 }
 
@@ -42,7 +39,6 @@ const (
 	implPerftest   = "ucx_perftest"
 	implPerftestAM = "ucx_perftest-am"
 	implSocket     = "socket-copy"
-	implNoSums     = "kvcr-unsummed" // kvcr without checksums
 	implRoundTrips = "socket-copy+2-control"
 	implControl    = "control"
 )
@@ -78,7 +74,7 @@ func Fetches(ctx context.Context, o PeerOptions) (*Report, error) {
 		return &Report{}, err
 	}
 	defer os.RemoveAll(s.dir)
-	if e, err := openPeerEngine(engineRoutes[routeUCX], "", 4096, 1, kvcr.ChecksumDefault); err != nil {
+	if e, err := openPeerEngine(engineRoutes[routeUCX], "", 4096, 1); err != nil {
 		s.absent = err
 	} else if err := e.Close(); err != nil {
 		return &Report{}, err
@@ -126,15 +122,15 @@ func (s *peerSuite) open(ctx context.Context, route, network string, size, block
 	if err != nil {
 		return nil, err
 	}
-	dst, err := s.fetcher(ctx, src, route, size, blocks, kvcr.ChecksumDefault)
+	dst, err := s.fetcher(ctx, src, route, size, blocks)
 	if err != nil {
 		return nil, errors.Join(err, src.stop())
 	}
 	return &pair{src, dst}, nil
 }
 
-func (s *peerSuite) fetcher(ctx context.Context, src *source, route string, size, blocks int, sums kvcr.Checksums) (*fetcher, error) {
-	dst, err := newFetcher(engineRoutes[route], src.Endpoint, size, blocks, sums)
+func (s *peerSuite) fetcher(ctx context.Context, src *source, route string, size, blocks int) (*fetcher, error) {
+	dst, err := newFetcher(engineRoutes[route], src.Endpoint, size, blocks)
 	if err != nil {
 		return nil, err
 	}
@@ -172,9 +168,4 @@ func (s *peerSuite) profiled(p *pair, f func() error) (err error) {
 	pprof.StopCPUProfile()
 	_, end := p.src.ask("profile")
 	return errors.Join(err, end)
-}
-
-// gbs is the rate of so many bytes in a time, in GB/s.
-func gbs(bytes int) func(time.Duration) float64 {
-	return func(d time.Duration) float64 { return float64(bytes) / max(1, float64(d.Nanoseconds())) }
 }

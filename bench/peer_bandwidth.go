@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/arena"
 	"github.com/kvcr-go/kvcr/internal/blockcopy"
 )
@@ -62,19 +61,8 @@ func (s *peerSuite) bandwidthOf(ctx context.Context, o Options, rep *Report, r *
 		return err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	unsummed, err := s.fetcher(ctx, p.src, row.route, row.size, blocks, kvcr.ChecksumOff)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, unsummed.Close()) }()
-	fetch := func(f *fetcher) func() (time.Duration, error) {
-		return func() (time.Duration, error) { return f.fetch(ctx, 0, blocks, false) }
-	}
-	cs := []contender{
-		{impl: ours, once: fetch(p.dst)},
-		{impl: again, once: fetch(p.dst)}, // A/A
-		{impl: implNoSums, note: "no checksums", once: fetch(unsummed)},
-	}
+	fetch := func() (time.Duration, error) { return p.dst.fetch(ctx, 0, blocks, false) }
+	cs := []contender{{impl: ours, once: fetch}, {impl: again, once: fetch}} // A/A first
 	var plain *plainSide
 	if row.route == routeShm {
 		plain, err = newCopySide(row.size, blocks)
@@ -95,9 +83,9 @@ func (s *peerSuite) bandwidthOf(ctx context.Context, o Options, rep *Report, r *
 		rep.leftOut(fmt.Sprintf("%s beside ucx_perftest: it is not installed", r.title()))
 		test = nil
 	}
-	return o.rounds(ctx, func(round int) error {
+	one := func(round int) error {
 		o.Progress(fmt.Sprintf("%s, round %d of %d", r.title(), round+1, o.Runs))
-		if err := r.turns(ctx, o.span(), cs, gbs(row.size*blocks)); err != nil {
+		if err := r.turns(ctx, o.span(), p.src, cs, row.size*blocks); err != nil {
 			return err
 		}
 		for _, t := range test {
@@ -110,7 +98,8 @@ func (s *peerSuite) bandwidthOf(ctx context.Context, o Options, rep *Report, r *
 			sr.Runs = append(sr.Runs, v)
 		}
 		return nil
-	})
+	}
+	return s.profiled(p, func() error { return o.rounds(ctx, one) })
 }
 
 // plainSide moves the same blocks without an engine.
@@ -177,7 +166,11 @@ func newCopySide(size, blocks int) (p *plainSide, err error) {
 	p.contenders = append(p.contenders, contender{implAllCopies, false, fmt.Sprintf("past the caches, %d goroutines", n), p.timed(blocks, func() error {
 		var done sync.WaitGroup
 		for g := range n {
-			done.Go(func() { all(g, n, blockcopy.Copy) })
+			done.Add(1)
+			go func() {
+				defer done.Done()
+				all(g, n, blockcopy.Copy)
+			}()
 		}
 		done.Wait()
 		return nil

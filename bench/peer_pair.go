@@ -94,8 +94,8 @@ type fetcher struct {
 	scratch  []byte
 }
 
-func newFetcher(routes []string, endpoint string, size, blocks int, sums kvcr.Checksums) (*fetcher, error) {
-	e, err := openPeerEngine(routes, "", size, blocks, sums)
+func newFetcher(routes []string, endpoint string, size, blocks int) (*fetcher, error) {
+	e, err := openPeerEngine(routes, "", size, blocks)
 	if err != nil {
 		return nil, err
 	}
@@ -202,28 +202,55 @@ type contender struct {
 	once  func() (time.Duration, error)
 }
 
-// turns has each contender do its thing once, in turn, again and again for about d,
-// at least three times. What else the machine does meets all of them. The medians
-// of their times are one run's values.
-func (r *Result) turns(ctx context.Context, d time.Duration, cs []contender, value func(time.Duration) float64) error {
-	took := make([][]time.Duration, len(cs))
+// turns has each contender move so many bytes once, in turn, again and again for
+// about d, at least three times, beginning with another one each time. What else
+// the machine does meets all of them. The medians of their rates are one run's
+// values; what both processes use of processors is noted.
+func (r *Result) turns(ctx context.Context, d time.Duration, src *source, cs []contender, bytes int) error {
+	took, used := make([][]float64, len(cs)), make([][]float64, len(cs))
 	for start := time.Now(); len(took[0]) < 3 || time.Since(start) < d*time.Duration(len(cs)); {
-		for i, c := range cs {
+		turn := len(took[0])
+		for i := range cs {
+			i = (i + turn) % len(cs)
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			t, err := c.once()
+			before, err := bothUse(src)
 			if err != nil {
-				return fmt.Errorf("%s: %w", c.impl, err)
+				return err
 			}
-			took[i] = append(took[i], t)
+			t, err := cs[i].once()
+			if err != nil {
+				return fmt.Errorf("%s: %w", cs[i].impl, err)
+			}
+			after, err := bothUse(src)
+			if err != nil {
+				return err
+			}
+			took[i] = append(took[i], float64(max(1, t.Nanoseconds())))
+			used[i] = append(used[i], float64((after - before).Nanoseconds()))
 		}
 	}
 	for i, c := range cs {
-		slices.Sort(took[i])
 		s := r.series(c.impl)
-		s.Rival, s.Note = c.rival, c.note
-		s.Runs = append(s.Runs, value(took[i][len(took[i])/2]))
+		s.Rival = c.rival
+		s.Runs = append(s.Runs, float64(bytes)/middle(took[i]))
+		s.cpu = append(s.cpu, middle(used[i])/float64(bytes)*1024)
+		s.Note = fmt.Sprintf("%.0f ns/KiB of CPU", middle(slices.Clone(s.cpu)))
+		if c.note != "" {
+			s.Note = c.note + ", " + s.Note
+		}
 	}
 	return nil
+}
+
+// bothUse is the processor time of both processes.
+func bothUse(src *source) (time.Duration, error) {
+	u, err := src.ask("use")
+	return u.CPU + ownUse().CPU, err
+}
+
+func middle(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
 }

@@ -161,7 +161,7 @@ func (s *peerSuite) idle(ctx context.Context, o Options, rep *Report) (err error
 	}
 	defer func() { err = errors.Join(err, src.stop()) }()
 	for range n {
-		f, err := s.fetcher(ctx, src, routeStream, smallFetch, 1, kvcr.ChecksumDefault)
+		f, err := s.fetcher(ctx, src, routeStream, smallFetch, 1)
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
+	"runtime/metrics"
 	"runtime/pprof"
 	"strings"
 	"syscall"
@@ -49,9 +49,9 @@ func ownUse() use {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
 		return use{}
 	}
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return use{time.Duration(ru.Utime.Nano() + ru.Stime.Nano()), m.Mallocs}
+	m := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}}
+	metrics.Read(m)
+	return use{time.Duration(ru.Utime.Nano() + ru.Stime.Nano()), m[0].Value.Uint64()}
 }
 
 // peerNamespace is the name of the blocks' namespace.
@@ -59,13 +59,13 @@ const peerNamespace = "kv"
 
 // openPeerEngine opens an engine with room for twice the blocks: keys are hashed
 // over two shards, and a shard may get some more than half.
-func openPeerEngine(routes []string, listen string, size, blocks int, sums kvcr.Checksums) (*kvcr.Engine, error) {
+func openPeerEngine(routes []string, listen string, size, blocks int) (*kvcr.Engine, error) {
 	cfg := kvcr.Config{
 		Capacity:         max(2*int64(size)*int64(blocks), 4<<20),
 		Shards:           2,
 		MaxHandles:       4,
 		OperationTimeout: peerPatience,
-		Namespaces:       []kvcr.Namespace{{Name: peerNamespace, Pools: []kvcr.Pool{{Name: "kv", SlotBytes: size}}, Checksums: sums}},
+		Namespaces:       []kvcr.Namespace{{Name: peerNamespace, Pools: []kvcr.Pool{{Name: "kv", SlotBytes: size}}}},
 		Peers:            &kvcr.Peers{Routes: routes},
 		Memory:           kvcr.Memory{Backing: backingOf(routes), Prefault: true},
 	}
@@ -93,7 +93,7 @@ func PeerSource(ctx context.Context, spec SourceSpec, in io.Reader, out io.Write
 	if spec.Network == "unix" {
 		listen = "unix://" + filepath.Join(spec.Dir, fmt.Sprintf("source-%d.sock", os.Getpid()))
 	}
-	e, err := openPeerEngine(spec.Routes, listen, spec.Size, spec.Blocks, kvcr.ChecksumDefault)
+	e, err := openPeerEngine(spec.Routes, listen, spec.Size, spec.Blocks)
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,7 @@ type Series struct {
 	// Note says what else must be known to read the values.
 	Note string
 	Runs []float64
+	cpu  []float64 // of each run, where Note tells their median
 }
 
 // Median is the middle of the runs, the mean of the two middle ones.

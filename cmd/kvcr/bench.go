@@ -149,7 +149,7 @@ func (c *benchPlainCmd) Run(e *env) error { return bench.PlainServer(e.ctx, c.Ad
 type benchPeerCmd struct {
 	Route   []string `placeholder:"ROUTE,..." enum:"shm,ucx-tcp,stream" help:"Routes measured: shm, ucx-tcp, stream; default all that there are."`
 	Sizes   []int    `name:"size" placeholder:"BYTES,..." help:"Block sizes of fetch-bandwidth; default 262144,1048576,2097152. Route stream has 1 MiB alone."`
-	Profile string   `placeholder:"FILE" help:"Leave CPU profiles of fetch-rate in FILE.dest and FILE.source; with one --route."`
+	Profile string   `placeholder:"FILE" help:"Leave CPU profiles of fetch-bandwidth or fetch-rate in FILE.dest and FILE.source: of what is measured last."`
 }
 
 func (c *benchPeerCmd) Run(e *env, root *cli) error {
