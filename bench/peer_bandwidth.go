@@ -62,21 +62,28 @@ func (s *peerSuite) bandwidthOf(ctx context.Context, o Options, rep *Report, r *
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
 	fetch := func() (time.Duration, error) { return p.dst.fetch(ctx, 0, blocks, false) }
-	cs := []contender{{impl: ours, once: fetch}, {impl: again, once: fetch}} // A/A first
-	var plain *plainSide
+	var plain []*plainSide
 	if row.route == routeShm {
-		plain, err = newCopySide(row.size, blocks)
+		plain, err = copySides(row.size, blocks)
 	} else {
-		plain, err = newSocketSide(p.src, row.size, blocks)
+		plain, err = socketSides(p.src, row.size, blocks)
 	}
+	defer func() {
+		for _, side := range plain {
+			err = errors.Join(err, side.close())
+		}
+	}()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, plain.close()) }()
-	for i := range plain.contenders {
-		c := plain.contenders[i]
-		c.rival = c.rival && row.route != routeUCX
-		cs = append(cs, c)
+	// A/A, with others between that leave nothing in the caches.
+	cs := []contender{{impl: ours, once: fetch}}
+	for i, side := range plain {
+		side.rival = side.rival && row.route != routeUCX
+		cs = append(cs, side.contender)
+		if i == len(plain)/2 {
+			cs = append(cs, contender{impl: again, once: fetch})
+		}
 	}
 	test := perftests(row, blocks)
 	if _, missing := exec.LookPath(implPerftest); missing != nil && len(test) > 0 {
@@ -102,13 +109,12 @@ func (s *peerSuite) bandwidthOf(ctx context.Context, o Options, rep *Report, r *
 	return s.profiled(p, func() error { return o.rounds(ctx, one) })
 }
 
-// plainSide moves the same blocks without an engine.
+// plainSide moves the same blocks without an engine. Each has its own memory: what
+// another one has just read is not in the caches for it.
 type plainSide struct {
-	contenders []contender
+	contender
 	from, into *plainBlocks // from is nil when another process has it
 	conns      []net.Conn
-	keys       *Keys
-	scratch    []byte
 }
 
 func (p *plainSide) close() error {
@@ -120,100 +126,107 @@ func (p *plainSide) close() error {
 	return err
 }
 
-// wipe clears the ends of the blocks that were moved before, so that check sees
-// this move.
-func (p *plainSide) wipe(blocks int) {
-	for i := range blocks {
-		b := p.into.at(i)
-		clear(b[:8])
-		clear(b[len(b)-8:])
-	}
-}
-
-func (p *plainSide) timed(blocks int, move func() error) func() (time.Duration, error) {
-	return func() (time.Duration, error) {
-		p.wipe(blocks)
+// times sets what the side does. Stamps are wiped before, so that the look at them
+// afterwards sees this move.
+func (p *plainSide) times(blocks int, move func() error) {
+	keys, scratch := blockKeys(blocks), make([]byte, p.into.size)
+	p.once = func() (time.Duration, error) {
+		for i := range blocks {
+			b := p.into.at(i)
+			clear(b[:8])
+			clear(b[len(b)-8:])
+		}
 		start := time.Now()
 		err := move()
 		took := time.Since(start)
 		for i := 0; i < blocks && err == nil; i++ {
-			err = checkBlock(p.into.at(i), p.scratch, p.keys.At(i), false)
+			err = checkBlock(p.into.at(i), scratch, keys.At(i), false)
 		}
 		return took, err
 	}
 }
 
-// newCopySide copies between two mapped memfds of this process.
-func newCopySide(size, blocks int) (p *plainSide, err error) {
-	p = &plainSide{keys: blockKeys(blocks), scratch: make([]byte, size)}
-	if p.from, err = newPlainBlocks(size, blocks, arena.Memfd); err != nil {
-		return nil, err
-	}
-	if p.into, err = newPlainBlocks(size, blocks, arena.Memfd); err != nil {
-		return nil, errors.Join(err, p.from.mem.Close())
-	}
-	all := func(from, step int, f func(dst, src []byte)) {
-		for i := from; i < blocks; i += step {
-			f(p.into.at(i), p.from.at(i))
+// copySides copy between two mapped memfds of this process.
+func copySides(size, blocks int) (sides []*plainSide, err error) {
+	for _, c := range []struct {
+		impl, note string
+		rival      bool
+		copiers    int
+		copy       func(dst, src []byte)
+	}{
+		{implCopy, "Go's copy, one goroutine", true, 1, func(dst, src []byte) { copy(dst, src) }},
+		{implStreaming, "past the caches, one goroutine", true, 1, blockcopy.Copy},
+		{implAllCopies, "past the caches, as many goroutines as kvcr has", false, runtime.GOMAXPROCS(0), blockcopy.Copy},
+	} {
+		p := &plainSide{contender: contender{impl: c.impl, note: c.note, rival: c.rival}}
+		if p.from, err = newPlainBlocks(size, blocks, arena.Memfd); err != nil {
+			return sides, err
 		}
-	}
-	goCopy := func(dst, src []byte) { copy(dst, src) }
-	p.contenders = []contender{
-		{implCopy, true, "Go's copy, one goroutine", p.timed(blocks, func() error { all(0, 1, goCopy); return nil })},
-		{implStreaming, true, "past the caches, one goroutine", p.timed(blocks, func() error { all(0, 1, blockcopy.Copy); return nil })},
-	}
-	n := copiers()
-	p.contenders = append(p.contenders, contender{implAllCopies, false, fmt.Sprintf("past the caches, %d goroutines", n), p.timed(blocks, func() error {
-		var done sync.WaitGroup
-		for g := range n {
-			done.Add(1)
-			go func() {
-				defer done.Done()
-				all(g, n, blockcopy.Copy)
-			}()
+		if p.into, err = newPlainBlocks(size, blocks, arena.Memfd); err != nil {
+			return sides, errors.Join(err, p.from.mem.Close())
 		}
-		done.Wait()
-		return nil
-	})})
-	return p, nil
+		p.times(blocks, func() error {
+			var done sync.WaitGroup
+			for g := range c.copiers - 1 {
+				done.Add(1)
+				go func() {
+					defer done.Done()
+					p.copyBlocks(g+1, blocks, c.copiers, c.copy)
+				}()
+			}
+			p.copyBlocks(0, blocks, c.copiers, c.copy)
+			done.Wait()
+			return nil
+		})
+		sides = append(sides, p)
+	}
+	return sides, nil
 }
 
-// newSocketSide reads blocks from the plain server of the source's process, on as
-// many connections as route stream has.
-func newSocketSide(src *source, size, blocks int) (p *plainSide, err error) {
-	p = &plainSide{keys: blockKeys(blocks), scratch: make([]byte, size)}
-	if p.into, err = newPlainBlocks(size, blocks, arena.Anonymous); err != nil {
-		return nil, err
+func (p *plainSide) copyBlocks(from, to, step int, f func(dst, src []byte)) {
+	for i := from; i < to; i += step {
+		f(p.into.at(i), p.from.at(i))
 	}
-	if p.conns, err = src.dialPlain(streamConns); err != nil {
-		return nil, errors.Join(err, p.into.mem.Close())
+}
+
+// socketSides read blocks from the plain server of the source's process, on as many
+// connections as route stream has. There are two of them: the reference has its A/A
+// as well.
+func socketSides(src *source, size, blocks int) (sides []*plainSide, err error) {
+	for _, impl := range []string{implSocket, implSocket + "-again"} {
+		p := &plainSide{contender: contender{impl: impl, rival: impl == implSocket, note: fmt.Sprintf("%d connections", streamConns)}}
+		if p.into, err = newPlainBlocks(size, blocks, arena.Anonymous); err != nil {
+			return sides, err
+		}
+		sides = append(sides, p)
+		if p.conns, err = src.dialPlain(streamConns); err != nil {
+			return sides, err
+		}
+		p.times(blocks, func() (err error) {
+			failed := make(chan error, len(p.conns))
+			for g, nc := range p.conns {
+				go func() { failed <- p.readBlocks(nc, g*blocks/len(p.conns), (g+1)*blocks/len(p.conns)) }()
+			}
+			for range p.conns {
+				err = errors.Join(err, <-failed)
+			}
+			return err
+		})
 	}
-	read := func(nc net.Conn, from, to int) error {
-		if err := plainAsk(nc, from, to-from); err != nil {
+	return sides, nil
+}
+
+func (p *plainSide) readBlocks(nc net.Conn, from, to int) error {
+	if err := plainAsk(nc, from, to-from); err != nil {
+		return err
+	}
+	for i := from; i < to; i++ {
+		if _, err := io.ReadFull(nc, p.into.at(i)); err != nil {
 			return err
 		}
-		for i := from; i < to; i++ {
-			if _, err := io.ReadFull(nc, p.into.at(i)); err != nil {
-				return err
-			}
-		}
-		return nil
 	}
-	p.contenders = []contender{{implSocket, true, fmt.Sprintf("%d connections", len(p.conns)), p.timed(blocks, func() error {
-		failed := make(chan error, len(p.conns))
-		for g, nc := range p.conns {
-			go func() { failed <- read(nc, g*blocks/len(p.conns), (g+1)*blocks/len(p.conns)) }()
-		}
-		for range p.conns {
-			err = errors.Join(err, <-failed)
-		}
-		return err
-	})}}
-	return p, nil
+	return nil
 }
 
 // streamConns is how many connections route stream has by default.
 const streamConns = 2
-
-// copiers is how many goroutines copy on route shm.
-func copiers() int { return runtime.GOMAXPROCS(0) }
