@@ -57,12 +57,12 @@ func ownUse() use {
 // peerNamespace is the name of the blocks' namespace.
 const peerNamespace = "kv"
 
-// openPeerEngine opens an engine with room for twice the blocks: keys are hashed
-// over two shards, and a shard may get some more than half.
+// openPeerEngine opens an engine with room for the blocks and no more: as much
+// memory is walked over as by those that copy the same blocks.
 func openPeerEngine(routes []string, listen string, size, blocks int) (*kvcr.Engine, error) {
 	cfg := kvcr.Config{
-		Capacity:         max(2*int64(size)*int64(blocks), 4<<20),
-		Shards:           2,
+		Capacity:         max(int64(size)*int64(blocks), 4<<20),
+		Shards:           1,
 		MaxHandles:       4,
 		OperationTimeout: peerPatience,
 		Namespaces:       []kvcr.Namespace{{Name: peerNamespace, Pools: []kvcr.Pool{{Name: "kv", SlotBytes: size}}}},

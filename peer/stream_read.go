@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvcr-go/kvcr/internal/blockcopy"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -54,6 +55,8 @@ type inStream struct {
 	head [blockHead]byte
 	have int // bytes in head
 	bufs [][]byte
+	part [1][]byte         // the first of bufs, shortened
+	sum  blockcopy.Growing // of the block that is being read
 }
 
 const (
@@ -62,6 +65,9 @@ const (
 	linger = time.Second
 	// maxBlock is the most bytes that a BLOCK may name; no pool has larger slots.
 	maxBlock = 1 << 40
+	// readPart is the most that is read at once of a block with a checksum: it is
+	// summed while it is in the nearest caches.
+	readPart = 256 << 10
 	// drainPart is what is read at once of a block that nobody wants.
 	drainPart = 64 << 10
 )
@@ -248,11 +254,17 @@ func (st *inStream) end() {
 	nc.Close()
 }
 
-// readv reads into bufs, which are advanced; it waits for something.
-func (st *inStream) readv() (n int, err error) {
+// readv reads into bufs, which are advanced; it waits for something. Of the first of
+// them it reads at most so many bytes, unless that is 0.
+func (st *inStream) readv(most int) (n int, err error) {
+	bufs := st.bufs[:min(len(st.bufs), maxIOV)]
+	if most > 0 && len(bufs[0]) > most {
+		st.part[0] = bufs[0][:most]
+		bufs = st.part[:]
+	}
 	e := st.raw.Read(func(fd uintptr) bool {
 		for {
-			n, err = unix.Readv(int(fd), st.bufs[:min(len(st.bufs), maxIOV)])
+			n, err = unix.Readv(int(fd), bufs)
 			if err != unix.EINTR {
 				return err != unix.EAGAIN
 			}
@@ -275,7 +287,7 @@ func (st *inStream) readHead() (done bool, err error) {
 	d := st.d
 	for st.have < blockHead {
 		st.bufs = append(st.bufs[:0], st.head[st.have:])
-		n, err := st.readv()
+		n, err := st.readv(0)
 		if n > 0 {
 			if st.have == 0 && n < blockHead {
 				st.nc.SetReadDeadline(time.Now().Add(d.s.node.cfg.Stall))
@@ -362,6 +374,14 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 			room += uint64(len(b))
 		}
 	}
+	// A block in one piece is summed as it comes.
+	summed := p.Offer.Flags&wire.OfferSum != 0
+	var whole []byte
+	part := 0
+	if summed && len(st.bufs) == 1 && room == size {
+		whole, part = st.bufs[0], readPart
+		st.sum.Reset()
+	}
 	// The next frame comes along, most often.
 	st.bufs = append(st.bufs, st.head[:])
 	left = size
@@ -371,7 +391,7 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 	}
 	moved := true
 	for status == wire.StatusOK && left > 0 {
-		n, e := st.readv()
+		n, e := st.readv(part)
 		if n > 0 {
 			moved = true
 			if uint64(n) > left {
@@ -379,6 +399,9 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 				n = int(left)
 			}
 			left -= uint64(n)
+			if whole != nil {
+				st.sum.Extend(whole[:size-left])
+			}
 			continue
 		}
 		if !errors.Is(e, os.ErrDeadlineExceeded) {
@@ -403,7 +426,13 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 		moved = false
 	}
 	clear(st.bufs[:cap(st.bufs)])
-	if status == wire.StatusOK && p.Offer.Flags&wire.OfferSum != 0 && memory.SlotSum(p.Slot) != p.Offer.Sum {
+	st.part[0] = nil
+	switch {
+	case status != wire.StatusOK || !summed:
+	case whole == nil && memory.SlotSum(p.Slot) == p.Offer.Sum:
+	case whole != nil && st.sum.Sum(whole) == p.Offer.Sum:
+		memory.SlotSummed(p.Slot, p.Offer.Sum)
+	default:
 		status = wire.StatusChecksum
 	}
 	st.gone(id)
@@ -430,7 +459,7 @@ func (st *inStream) drain(left uint64) error {
 	for left > 0 {
 		st.nc.SetReadDeadline(time.Now().Add(st.d.s.node.cfg.Stall))
 		st.bufs = append(st.bufs[:0], scratch[:min(left, drainPart)])
-		n, err := st.readv()
+		n, err := st.readv(0)
 		if err != nil {
 			return err
 		}
