@@ -105,9 +105,11 @@ func (d *Dest) Ops() int { return len(d.ops) }
 // call.
 func (d *Dest) Step(now Time, ev Event) []Action {
 	d.out = d.out[:0]
+	only := OpID(0) // the operation that the event is about, 0: any
 	switch e := ev.(type) {
 	case Submit:
 		d.submit(now, e)
+		only = e.Op
 	case Abort:
 		d.abort(now, e)
 	case Up:
@@ -126,11 +128,14 @@ func (d *Dest) Step(now Time, ev Event) []Action {
 		d.dead(e.Peer)
 	case Frame:
 		d.frame(now, e)
+		only = OpID(e.ID)
 	case Landed:
+		only = e.Op
 		if op, it := d.item(e.Op, e.Index); it != nil && it.state == destPosted {
 			d.landed(op, e.Index, e.Status)
 		}
 	case Shut:
+		only = e.Op
 		if op, it := d.item(e.Op, e.Index); it != nil && it.state == destPosted {
 			it.shut = true
 			d.release(op, e.Index)
@@ -138,7 +143,7 @@ func (d *Dest) Step(now Time, ev Event) []Action {
 	case Tick:
 		d.tick(now)
 	}
-	d.settle(now)
+	d.settle(now, only)
 	return d.out
 }
 
@@ -481,10 +486,15 @@ func (d *Dest) tick(now Time) {
 }
 
 // settle moves operations on after an event: commits what can be, finishes what
-// is over and forgets what has finished.
-func (d *Dest) settle(now Time) {
+// is over and forgets what has finished. An operation that nothing has happened to
+// does not change by it: only names the one to look at, 0 for all.
+func (d *Dest) settle(now Time, only OpID) {
 	keep := d.ops[:0]
 	for _, op := range d.ops {
+		if only != 0 && op.Op != only {
+			keep = append(keep, op)
+			continue
+		}
 		d.commit(now, op)
 		waiting, closing := 0, false
 		for i := range op.items {

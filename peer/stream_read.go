@@ -55,8 +55,13 @@ type inStream struct {
 	head [blockHead]byte
 	have int // bytes in head
 	bufs [][]byte
-	part [1][]byte         // the first of bufs, shortened
-	sum  blockcopy.Growing // of the block that is being read
+	part [1][]byte // the first of bufs, shortened
+	into [][]byte  // what readv reads into
+	n    int       // what it has read
+	err  error
+	// attempt is try, made once.
+	attempt func(uintptr) bool
+	sum     blockcopy.Growing // of the block that is being read
 }
 
 const (
@@ -76,7 +81,9 @@ func newStreamDest(s *Session, streams int) *streamDest {
 	d := &streamDest{s: s, posts: map[item]*inPost{}}
 	d.ctx, d.cancel = context.WithCancel(s.node.ctx)
 	for i := range streams {
-		d.streams = append(d.streams, &inStream{d: d, index: i})
+		st := &inStream{d: d, index: i}
+		st.attempt = st.try
+		d.streams = append(d.streams, st)
 	}
 	return d
 }
@@ -257,29 +264,32 @@ func (st *inStream) end() {
 // readv reads into bufs, which are advanced; it waits for something. Of the first of
 // them it reads at most so many bytes, unless that is 0.
 func (st *inStream) readv(most int) (n int, err error) {
-	bufs := st.bufs[:min(len(st.bufs), maxIOV)]
-	if most > 0 && len(bufs[0]) > most {
-		st.part[0] = bufs[0][:most]
-		bufs = st.part[:]
+	st.into = st.bufs[:min(len(st.bufs), maxIOV)]
+	if most > 0 && len(st.into[0]) > most {
+		st.part[0] = st.into[0][:most]
+		st.into = st.part[:]
 	}
-	e := st.raw.Read(func(fd uintptr) bool {
-		for {
-			n, err = unix.Readv(int(fd), bufs)
-			if err != unix.EINTR {
-				return err != unix.EAGAIN
-			}
-		}
-	})
+	err = st.raw.Read(st.attempt)
 	switch {
-	case e != nil:
-		return 0, e
 	case err != nil:
-		return 0, os.NewSyscallError("readv", err)
-	case n == 0:
+		return 0, err
+	case st.err != nil:
+		return 0, os.NewSyscallError("readv", st.err)
+	case st.n == 0:
 		return 0, io.EOF
 	}
-	st.bufs = advance(st.bufs, n)
-	return n, nil
+	st.bufs = advance(st.bufs, st.n)
+	return st.n, nil
+}
+
+// try is one attempt of readv. False: there is nothing to read yet.
+func (st *inStream) try(fd uintptr) bool {
+	for {
+		st.n, st.err = unix.Readv(int(fd), st.into)
+		if st.err != unix.EINTR {
+			return st.err != unix.EAGAIN
+		}
+	}
 }
 
 // readHead reads the next BLOCK frame. done: nothing is posted any more.
