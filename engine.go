@@ -68,6 +68,7 @@ type namespace struct {
 	unmapped atomic.Bool
 	maxBlock int // bytes of the largest value or piece
 	share    sharing
+	print    [32]byte // fingerprint of the layout, for peers
 }
 
 // part is one shard with its way back to the engine.

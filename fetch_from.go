@@ -91,33 +91,40 @@ type fetching struct {
 	targets []Target
 	opt     FetchOptions
 	until   peer.Time
-	ctx     context.Context
-	cancel  context.CancelFunc
+	stop    func() bool // the engine's end does not abort it any more
 
 	mu      sync.Mutex
 	source  int // that is being asked, of opt.Sources
-	running map[peer.OpID]struct{}
+	running []*asking
 	missing []int // keys that the present source did not give
+	aborted bool
 }
 
 func newFetching(e *Engine, ns *namespace, op *Op, keys [][]byte, targets []Target, opt FetchOptions) *fetching {
 	if opt.Timeout <= 0 {
 		opt.Timeout = e.cfg.OperationTimeout
 	}
-	f := &fetching{e: e, ns: ns, op: op, targets: targets, opt: opt, until: e.node.Now() + opt.Timeout, running: map[peer.OpID]struct{}{}}
-	f.keys = make([][]byte, len(keys)) // the caller may change its own
-	for i, k := range keys {
-		f.keys[i] = append([]byte(nil), k...)
+	f := &fetching{e: e, ns: ns, op: op, targets: targets, opt: opt, until: e.node.Now() + opt.Timeout}
+	// The caller may change its own.
+	size := 0
+	for _, k := range keys {
+		size += len(k)
 	}
-	f.ctx, f.cancel = context.WithCancel(e.background)
-	op.onAbort(f.cancel)
+	f.keys = make([][]byte, len(keys))
+	all := make([]byte, 0, size)
+	for i, k := range keys {
+		from := len(all)
+		all = append(all, k...)
+		f.keys[i] = all[from:len(all):len(all)]
+	}
 	return f
 }
 
 // begin asks the first source.
 func (f *fetching) begin(ask []int) {
 	f.e.work.Add(1)
-	context.AfterFunc(f.ctx, f.abort)
+	f.stop = context.AfterFunc(f.e.background, f.abort)
+	f.op.onAbort(f.abort)
 	f.next(ask)
 }
 
@@ -128,29 +135,19 @@ func (f *fetching) next(ask []int) {
 	// An equal share of what is left for each source: one that does not answer
 	// leaves time for the others.
 	until := now + (f.until-now)/peer.Time(len(f.opt.Sources)-f.source)
-	var ops []*asking
-	for len(ask) > 0 {
-		a := &asking{f: f, op: f.e.node.NextOp(), first: map[string]int{}}
-		for len(ask) > 0 && len(a.at) < wire.MaxItems {
-			a.add(ask[0])
-			ask = ask[1:]
-		}
-		a.left = len(a.at)
-		ops = append(ops, a)
-	}
+	ops := f.divide(ask)
 	f.mu.Lock()
-	for _, a := range ops {
-		f.running[a.op] = struct{}{}
-	}
+	f.running = append(f.running, ops...)
 	f.mu.Unlock()
 	for _, a := range ops {
 		s := peer.Submit{Op: a.op, Namespace: f.ns.cfg.Name, OwnedOnly: f.opt.OwnedOnly, Deliver: f.targets != nil, Deadline: until}
 		if f.opt.Move {
 			s.Mode = wire.TransferMove
 		}
+		s.Items = make([]wire.Wanted, len(a.at))
 		var dst [][]byte
-		for _, at := range a.at {
-			s.Items = append(s.Items, wire.Wanted{Key: f.keys[at[0]]})
+		for i, at := range a.at {
+			s.Items[i].Key = f.keys[at[0]]
 			if f.targets != nil {
 				dst = append(dst, f.targets[at[0]].Dst)
 			}
@@ -165,28 +162,55 @@ func (f *fetching) next(ask []int) {
 		}
 		f.e.node.Submit(endpoint, s, a.settle)
 	}
-	if f.ctx.Err() != nil {
+	f.mu.Lock()
+	aborted := f.aborted
+	f.mu.Unlock()
+	if aborted {
 		f.abort() // it may have been before the operations were known
 	}
 }
 
 // asking is one operation of a fetching.
 type asking struct {
-	f     *fetching
-	op    peer.OpID
-	at    [][]int        // keys of each item: several when a key was asked for twice
-	first map[string]int // item of a key
-	left  int            // items without an answer; f.mu
+	f    *fetching
+	op   peer.OpID
+	at   [][]int // keys of each item: several when a key was asked for twice
+	left int     // items without an answer; f.mu
 }
 
-func (a *asking) add(i int) {
-	key := string(a.f.keys[i])
-	if item, ok := a.first[key]; ok {
-		a.at[item] = append(a.at[item], i)
-		return
+// divide makes operations of keys, each with different ones.
+func (f *fetching) divide(ask []int) (ops []*asking) {
+	for len(ask) > 0 {
+		a := &asking{f: f, op: f.e.node.NextOp()}
+		if len(ask) == 1 {
+			a.at = [][]int{ask}
+			ask = nil
+		} else {
+			ask = a.add(ask)
+		}
+		a.left = len(a.at)
+		ops = append(ops, a)
 	}
-	a.first[key] = len(a.at)
-	a.at = append(a.at, []int{i})
+	return ops
+}
+
+// add takes as many keys as fit and returns the others.
+func (a *asking) add(ask []int) (rest []int) {
+	item := make(map[string]int, min(len(ask), wire.MaxItems))
+	a.at = make([][]int, 0, min(len(ask), wire.MaxItems))
+	for n, i := range ask {
+		key := string(a.f.keys[i])
+		if j, ok := item[key]; ok {
+			a.at[j] = append(a.at[j], i)
+			continue
+		}
+		if len(a.at) == wire.MaxItems {
+			return ask[n:]
+		}
+		item[key] = len(a.at)
+		a.at = append(a.at, ask[n:n+1:n+1])
+	}
+	return nil
 }
 
 // settle takes the answer for one item. It may run on any goroutine of the node's.
@@ -208,7 +232,7 @@ func (a *asking) settle(s peer.Settle) {
 		f.mu.Unlock()
 		return
 	}
-	delete(f.running, a.op)
+	f.running = slices.DeleteFunc(f.running, func(r *asking) bool { return r == a })
 	if f.targets != nil {
 		f.e.records.UnbindTargets(a.op)
 	}
@@ -221,11 +245,12 @@ func (a *asking) settle(s peer.Settle) {
 	f.missing = nil
 	f.source++
 	last := f.source >= len(f.opt.Sources)
+	aborted := f.aborted
 	f.mu.Unlock()
 	switch {
 	case len(missing) == 0:
 		f.end()
-	case f.ctx.Err() != nil:
+	case aborted:
 		f.failed(missing, wire.StatusAborted)
 		f.end()
 	case last:
@@ -256,7 +281,7 @@ func (f *fetching) remote(missing []int) {
 }
 
 func (f *fetching) end() {
-	f.cancel()
+	f.stop()
 	f.e.work.Done()
 }
 
@@ -290,12 +315,13 @@ func (f *fetching) failed(at []int, why wire.Status) {
 	}
 }
 
-// abort ends what runs at the present source.
+// abort ends what runs at the present source; there is no further one.
 func (f *fetching) abort() {
 	f.mu.Lock()
+	f.aborted = true
 	var ops []peer.OpID
-	for op := range f.running {
-		ops = append(ops, op)
+	for _, a := range f.running {
+		ops = append(ops, a.op)
 	}
 	endpoint := f.opt.Sources[min(f.source, len(f.opt.Sources)-1)]
 	f.mu.Unlock()

@@ -61,6 +61,9 @@ func (e *Engine) openPeers() error {
 	if cfg.Name == "" {
 		cfg.Name = "kvcr"
 	}
+	for _, ns := range e.list {
+		ns.print = wire.Fingerprint(ns.cfg.Layout().Describe())
+	}
 	rec := &peerRecords{Records: e.records}
 	cfg.Records = rec
 	if p.Framework != nil {
@@ -140,7 +143,7 @@ func (e *Engine) closePeers() error {
 func (e *Engine) fingerprint(namespace string) (f [32]byte) {
 	for _, ns := range e.list {
 		if ns.cfg.Name == namespace {
-			return wire.Fingerprint(ns.cfg.Layout().Describe())
+			return ns.print
 		}
 	}
 	return f

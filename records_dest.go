@@ -211,9 +211,7 @@ func (r *Records) VerifySlot(s peer.Slot, sum uint64) bool {
 	if slot == nil || sumPieces(pieces) != sum {
 		return false
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	slot.sum, slot.summed = sum, true
+	r.SlotSummed(s, sum)
 	return true
 }
 
@@ -225,12 +223,18 @@ func (r *Records) SlotSum(s peer.Slot) uint64 {
 		return 0
 	}
 	sum := sumPieces(pieces)
+	r.SlotSummed(s, sum)
+	return sum
+}
+
+// SlotSummed keeps the checksum of the bytes of a slot for Commit. Conditions are
+// those of SlotSum.
+func (r *Records) SlotSummed(s peer.Slot, sum uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if slot := r.slots[s]; slot != nil {
 		slot.sum, slot.summed = sum, true
 	}
-	return sum
 }
 
 // sumPieces is the checksum of the pieces' bytes, one after the other.

@@ -36,6 +36,7 @@ type Series struct {
 	// Note says what else must be known to read the values.
 	Note string
 	Runs []float64
+	cpu  []float64 // of each run, where Note tells their median
 }
 
 // Median is the middle of the runs, the mean of the two middle ones.
@@ -138,7 +139,18 @@ func (r *Result) Verdict() (pass, known bool, text string) {
 }
 
 // Report is the outcome of one or more suites.
-type Report struct{ Results []*Result }
+type Report struct {
+	Results []*Result
+	// LeftOut says what could not be measured here, and why.
+	LeftOut []string
+}
+
+// leftOut notes once what cannot be measured.
+func (rep *Report) leftOut(why string) {
+	if !slices.Contains(rep.LeftOut, why) {
+		rep.LeftOut = append(rep.LeftOut, why)
+	}
+}
 
 // result returns the result with this name and these parameters, a new one
 // like r if there is none yet.
@@ -232,6 +244,9 @@ func (rep *Report) WriteText(w io.Writer) error {
 		for _, m := range missed {
 			fmt.Fprintf(&b, "  missed: %s\n", m)
 		}
+	}
+	for _, why := range rep.LeftOut {
+		fmt.Fprintf(&b, "left out: %s\n", why)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

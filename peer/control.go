@@ -42,6 +42,8 @@ type control struct {
 
 // receiver is who a control connection belongs to.
 type receiver interface {
+	// batch returns the link that takes the frames.
+	batch() *link
 	frame(c *control, id uint64, m wire.Message)
 	lost(c *control)
 }
@@ -242,7 +244,10 @@ func (*events) OnTraffic(gc gnet.Conn) gnet.Action {
 		c.in = append(c.in, b...)
 		b = c.in
 	}
+	l := c.to.batch()
+	l.hold()
 	rest, err := c.feed(b)
+	l.release()
 	if err != nil {
 		c.node.log.Warn("a peer's connection is closed: its frames make no sense", "peer", c.name, "err", err)
 		c.write((&wire.ErrorReply{Code: wire.CodeOf(err), Text: err.Error()}).Append(nil, 0))

@@ -300,17 +300,17 @@ func (d *Dest) commit(now Time, op *destOp) {
 	if op.phase != destRunning {
 		return
 	}
-	held := &wire.Confirm{Source: uint64(op.source), Dest: uint64(d.self)}
+	var held []uint32
 	var decline []wire.ItemStatus
 	for i := 0; i < len(op.items); {
 		n := max(1, op.items[i].parts)
 		if d.ready(op, i, n) {
-			decline = d.commitGroup(op, i, n, held, decline)
+			held, decline = d.commitGroup(op, i, n, held, decline)
 		}
 		i += n
 	}
-	if len(held.Indices) > 0 {
-		d.send(op, held)
+	if len(held) > 0 {
+		d.send(op, &wire.Confirm{Source: uint64(op.source), Dest: uint64(d.self), Indices: held})
 		op.repeat.start(now, &d.timing)
 	}
 	if len(decline) > 0 {
@@ -347,7 +347,7 @@ func (d *Dest) ready(op *destOp, i, n int) bool {
 
 // commitGroup commits n items from i, with the hold in a move that the source waits
 // for. When there is no room for more holds they are copied.
-func (d *Dest) commitGroup(op *destOp, i, n int, held *wire.Confirm, decline []wire.ItemStatus) []wire.ItemStatus {
+func (d *Dest) commitGroup(op *destOp, i, n int, held []uint32, decline []wire.ItemStatus) ([]uint32, []wire.ItemStatus) {
 	slots := make([]Slot, n)
 	marked := false
 	for j := range slots {
@@ -371,7 +371,7 @@ func (d *Dest) commitGroup(op *destOp, i, n int, held *wire.Confirm, decline []w
 		if s == wire.StatusOK && hold != (HoldID{}) {
 			d.answer(op, j, s, false)
 			it.state = destHeld
-			held.Indices = append(held.Indices, uint32(j))
+			held = append(held, uint32(j))
 			continue
 		}
 		if s == wire.StatusCrossing || s == wire.StatusHeld {
@@ -386,5 +386,5 @@ func (d *Dest) commitGroup(op *destOp, i, n int, held *wire.Confirm, decline []w
 			decline = append(decline, wire.ItemStatus{Index: uint32(j), Status: why})
 		}
 	}
-	return decline
+	return held, decline
 }

@@ -42,6 +42,7 @@ type link struct {
 	queue   []Event
 	spare   []Event
 	running bool
+	held    int // who is about to post more
 	timer   *time.Timer
 	due     Time // what the timer is set to, 0: not
 	ops     int  // of the machine, after the last run
@@ -75,7 +76,28 @@ func (call) event()      {}
 func (l *link) post(ev Event) {
 	l.mu.Lock()
 	l.queue = append(l.queue, ev)
-	if l.running {
+	l.run()
+}
+
+// hold has events wait until release, so that those of one read from a connection
+// are taken together: what they have sent goes out in one write. The caller must
+// release, soon.
+func (l *link) hold() {
+	l.mu.Lock()
+	l.held++
+	l.mu.Unlock()
+}
+
+func (l *link) release() {
+	l.mu.Lock()
+	l.held--
+	l.run()
+}
+
+// run runs the machine until there are no events left, unless somebody else does or
+// will. It is called with mu held, and gives it up.
+func (l *link) run() {
+	if l.running || l.held > 0 || len(l.queue) == 0 {
 		l.mu.Unlock()
 		return
 	}

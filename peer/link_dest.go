@@ -144,6 +144,8 @@ func (l *destLink) endCall(id uint64, k *destCall) bool {
 	return true
 }
 
+func (l *destLink) batch() *link { return &l.link }
+
 func (l *destLink) frame(c *control, id uint64, m wire.Message) {
 	switch m := m.(type) {
 	case *wire.Goodbye:

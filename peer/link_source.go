@@ -99,6 +99,8 @@ func (l *sourceLink) begin(nc net.Conn, c *control, s *Session, route wire.Route
 	}
 }
 
+func (l *sourceLink) batch() *link { return &l.link }
+
 func (l *sourceLink) frame(c *control, id uint64, m wire.Message) {
 	switch m := m.(type) {
 	case *wire.PeerQuery:

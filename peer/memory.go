@@ -13,6 +13,9 @@ type Memory interface {
 	SlotBytes(s Slot) [][]byte
 	// SlotSum is the checksum of what is in a slot, as in wire.Offered.Sum.
 	SlotSum(s Slot) uint64
+	// SlotSummed tells the checksum of what is in a slot, from a route that has
+	// computed it on the way: it is not computed again. The caller answers for it.
+	SlotSummed(s Slot, sum uint64)
 	// Share is the shared memory in which a namespace's payload lies, and its
 	// size; wire.Offered.Offsets count from its start. It fails where the
 	// namespace has none. The file is the caller's to close.

@@ -401,6 +401,12 @@ func (tb *table) SlotBytes(s Slot) [][]byte {
 
 func (tb *table) SlotSum(s Slot) uint64 { return blockcopy.Sum(tb.SlotBytes(s)[0]) }
 
+func (tb *table) SlotSummed(s Slot, sum uint64) {
+	if got := tb.SlotSum(s); got != sum {
+		panic(fmt.Sprintf("slot %d is said to have the sum %x, and has %x", s, sum, got))
+	}
+}
+
 func (tb *table) Share(string) (*os.File, int64, error) {
 	if tb.file == nil {
 		return nil, 0, errors.New("memory of the heap")

@@ -325,7 +325,11 @@ func copyBlock(memory Memory, mem []byte, p *Post) wire.Status {
 		return wire.StatusTooLarge
 	}
 	if o.Flags&wire.OfferSum != 0 && len(dst) == 1 && blockcopy.Fused(dst[0]) {
-		return copyFused(dst[0], mem[o.Offsets[0]:][:len(dst[0])], o.Sum)
+		status := copyFused(dst[0], mem[o.Offsets[0]:][:len(dst[0])], o.Sum)
+		if status == wire.StatusOK {
+			memory.SlotSummed(p.Slot, o.Sum)
+		}
+		return status
 	}
 	for i, b := range dst {
 		blockcopy.Copy(b, mem[o.Offsets[i]:][:len(b)])

@@ -72,6 +72,10 @@ const (
 	// inlineMost is how many bytes Flush writes itself, if the kernel takes them: a
 	// goroutine would be woken for less than its waking costs.
 	inlineMost = 128 << 10
+	// unixBuffer is the send buffer of a unix socket in bytes. The kernel's own, a
+	// fifth of a MiB, has both ends wait for each other all the time; TCP makes its
+	// own as large as needed.
+	unixBuffer = 512 << 10
 	// maxStreams bounds the payload connections of one session.
 	maxStreams = 16
 
@@ -318,6 +322,9 @@ func (r *streamSource) attach(nc net.Conn, index int, _ string) {
 	if err != nil || index >= maxStreams {
 		nc.Close()
 		return
+	}
+	if uc, ok := nc.(*net.UnixConn); ok {
+		_ = uc.SetWriteBuffer(unixBuffer) // else it is as it was: slower
 	}
 	st := &outStream{src: r, nc: nc, raw: raw}
 	r.mu.Lock()

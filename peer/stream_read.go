@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvcr-go/kvcr/internal/blockcopy"
 	"github.com/kvcr-go/kvcr/internal/points"
 	"github.com/kvcr-go/kvcr/wire"
 )
@@ -68,6 +69,13 @@ type inStream struct {
 	// not.
 	moved bool
 	quiet time.Time
+	part  [1][]byte // the first of bufs, shortened
+	into  [][]byte  // what readv reads into
+	n     int       // what it has read
+	err   error
+	// attempt is try, made once.
+	attempt func(uintptr) bool
+	sum     blockcopy.Growing // of the block that is being read
 }
 
 const (
@@ -76,6 +84,9 @@ const (
 	linger = time.Second
 	// maxBlock is the most bytes that a BLOCK may name; no pool has larger slots.
 	maxBlock = 1 << 40
+	// readPart is the most that is read at once of a block with a checksum: it is
+	// summed while it is in the nearest caches.
+	readPart = 256 << 10
 	// drainPart is what is read at once of a block that nobody wants.
 	drainPart = 64 << 10
 )
@@ -84,7 +95,9 @@ func newStreamDest(s *Session, streams int) *streamDest {
 	d := &streamDest{s: s, posts: map[item]*inPost{}}
 	d.ctx, d.cancel = context.WithCancel(s.node.ctx)
 	for i := range streams {
-		d.streams = append(d.streams, &inStream{d: d, index: i})
+		st := &inStream{d: d, index: i}
+		st.attempt = st.try
+		d.streams = append(d.streams, st)
 	}
 	return d
 }
@@ -319,27 +332,36 @@ func (st *inStream) stalled() bool {
 	return time.Since(st.quiet) >= st.d.s.node.cfg.Stall
 }
 
-// readv reads into bufs, which are advanced; it waits for something.
-func (st *inStream) readv() (n int, err error) {
-	e := st.raw.Read(func(fd uintptr) bool {
-		for {
-			n, err = unix.Readv(int(fd), st.bufs[:min(len(st.bufs), maxIOV)])
-			if err != unix.EINTR {
-				return err != unix.EAGAIN
-			}
-		}
-	})
+// readv reads into bufs, which are advanced; it waits for something. Of the first of
+// them it reads at most so many bytes, unless that is 0.
+func (st *inStream) readv(most int) (n int, err error) {
+	st.into = st.bufs[:min(len(st.bufs), maxIOV)]
+	if most > 0 && len(st.into[0]) > most {
+		st.part[0] = st.into[0][:most]
+		st.into = st.part[:]
+	}
+	err = st.raw.Read(st.attempt)
 	switch {
-	case e != nil:
-		return 0, e
 	case err != nil:
-		return 0, os.NewSyscallError("readv", err)
-	case n == 0:
+		return 0, err
+	case st.err != nil:
+		return 0, os.NewSyscallError("readv", st.err)
+	case st.n == 0:
 		return 0, io.EOF
 	}
-	st.bufs = advance(st.bufs, n)
+	st.bufs = advance(st.bufs, st.n)
 	st.moved = true
-	return n, nil
+	return st.n, nil
+}
+
+// try is one attempt of readv. False: there is nothing to read yet.
+func (st *inStream) try(fd uintptr) bool {
+	for {
+		st.n, st.err = unix.Readv(int(fd), st.into)
+		if st.err != unix.EINTR {
+			return st.err != unix.EAGAIN
+		}
+	}
 }
 
 // readHead reads the next BLOCK frame. done: nothing is posted any more.
@@ -347,7 +369,7 @@ func (st *inStream) readHead() (done bool, err error) {
 	d := st.d
 	for st.have < blockHead {
 		st.bufs = append(st.bufs[:0], st.head[st.have:])
-		n, err := st.readv()
+		n, err := st.readv(0)
 		if n > 0 {
 			st.have += n
 			continue
@@ -429,6 +451,14 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 			room += uint64(len(b))
 		}
 	}
+	// A block in one piece is summed as it comes.
+	summed := p.Offer.Flags&wire.OfferSum != 0
+	var whole []byte
+	part := 0
+	if summed && len(st.bufs) == 1 && room == size {
+		whole, part = st.bufs[0], readPart
+		st.sum.Reset()
+	}
 	// The next frame comes along, most often.
 	st.bufs = append(st.bufs, st.head[:])
 	left = size
@@ -437,13 +467,17 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 		st.bufs = st.bufs[:0]
 	}
 	for status == wire.StatusOK && left > 0 {
-		n, e := st.readv()
+		n, e := st.readv(part)
 		if n > 0 {
 			if uint64(n) > left {
 				st.have = n - int(left)
 				n = int(left)
 			}
-			if left -= uint64(n); left > 0 {
+			left -= uint64(n)
+			if whole != nil {
+				st.sum.Extend(whole[:size-left])
+			}
+			if left > 0 {
 				points.At("part", uint64(d.s.Peer))
 			}
 			continue
@@ -467,7 +501,13 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 		}
 	}
 	clear(st.bufs[:cap(st.bufs)])
-	if status == wire.StatusOK && p.Offer.Flags&wire.OfferSum != 0 && memory.SlotSum(p.Slot) != p.Offer.Sum {
+	st.part[0] = nil
+	switch {
+	case status != wire.StatusOK || !summed:
+	case whole == nil && memory.SlotSum(p.Slot) == p.Offer.Sum:
+	case whole != nil && st.sum.Sum(whole) == p.Offer.Sum:
+		memory.SlotSummed(p.Slot, p.Offer.Sum)
+	default:
 		status = wire.StatusChecksum
 	}
 	st.gone(id)
@@ -490,7 +530,7 @@ func (st *inStream) drain(left uint64) error {
 	scratch := make([]byte, min(left, drainPart))
 	for left > 0 {
 		st.bufs = append(st.bufs[:0], scratch[:min(left, drainPart)])
-		n, err := st.readv()
+		n, err := st.readv(0)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded) && !st.stalled():
 			st.arm()

@@ -27,8 +27,11 @@ type benchCmd struct {
 	Replay benchReplayCmd `cmd:"" help:"Hit ratios on traces and keys, beside LRU, S3-FIFO and Belady's bound."`
 	Node   benchNodeCmd   `cmd:"" help:"A node, beside redis-server, memcached and a plain server, where they are installed."`
 
-	Load        benchLoadCmd  `cmd:"" hidden:"" help:"The generator of load of the node suite."`
-	PlainServer benchPlainCmd `cmd:"" hidden:"" help:"The plain server of the node suite."`
+	Peer benchPeerCmd `cmd:"" help:"Fetches between two processes, beside plain copies, plain sockets and ucx_perftest."`
+
+	PeerSource  benchSourceCmd `cmd:"" hidden:"" help:"The source of the peer suite."`
+	Load        benchLoadCmd   `cmd:"" hidden:"" help:"The generator of load of the node suite."`
+	PlainServer benchPlainCmd  `cmd:"" hidden:"" help:"The plain server of the node suite."`
 }
 
 type benchEngineCmd struct {
@@ -142,3 +145,32 @@ type benchPlainCmd struct {
 }
 
 func (c *benchPlainCmd) Run(e *env) error { return bench.PlainServer(e.ctx, c.Addr, c.Size) }
+
+type benchPeerCmd struct {
+	Route   []string `placeholder:"ROUTE,..." enum:"shm,ucx-tcp,stream" help:"Routes measured: shm, ucx-tcp, stream; default all that there are."`
+	Sizes   []int    `name:"size" placeholder:"BYTES,..." help:"Block sizes of fetch-bandwidth; default 262144,1048576,2097152. Route stream has 1 MiB alone."`
+	Profile string   `placeholder:"FILE" help:"Leave CPU profiles of fetch-bandwidth or fetch-rate in FILE.dest and FILE.source: of what is measured last."`
+}
+
+func (c *benchPeerCmd) Run(e *env, root *cli) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return root.Bench.suite(e, func(o bench.Options) (*bench.Report, error) {
+		o.Sizes = c.Sizes
+		return bench.Fetches(e.ctx, bench.PeerOptions{Options: o, Exe: exe, Routes: c.Route, Profile: c.Profile})
+	})
+}
+
+type benchSourceCmd struct {
+	Spec string `arg:"" help:"A bench.SourceSpec as JSON."`
+}
+
+func (c *benchSourceCmd) Run(e *env) error {
+	var spec bench.SourceSpec
+	if err := json.Unmarshal([]byte(c.Spec), &spec); err != nil {
+		return usageError{err}
+	}
+	return bench.PeerSource(e.ctx, spec, os.Stdin, e.stdout)
+}

@@ -47,9 +47,11 @@ func TestBenchMistakes(t *testing.T) {
 		{"capacity", []string{"engine", "--capacity", "1k"}, nil, []string{"at least 16 MiB"}},
 		{"size", []string{"engine", "--capacity", "many"}, nil, []string{"many"}},
 		{"trace", []string{"replay", "--trace", "sinthetic"}, nil, []string{`"synthetic"`}},
+		{"route", []string{"peer", "--route", "pigeon"}, nil, []string{"pigeon", "shm", "ucx-tcp", "stream"}},
+		{"peer result", []string{"peer", "--only", "fetch-speed"}, nil, []string{"fetch-speed", "fetch-rate"}},
 		{"environment", []string{"ring"}, []string{"KVCR_SHRADS=1"}, []string{"KVCR_SHRADS", `"shards"`}},
 		{"suite", []string{"rings"}, nil, []string{"ring"}},
-		{"no suite", nil, nil, []string{"engine", "ring", "replay"}},
+		{"no suite", nil, nil, []string{"engine", "ring", "replay", "peer"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -140,6 +140,41 @@ func sumLong(b []byte) uint64 {
 	return xxh3Finish(&acc, b[len(b)-stripeBytes:], len(b))
 }
 
+// extend takes in whole blocks, but never the last stripe of b, which may be the
+// last of all: that one is finish's own.
+func (g *Growing) extend(b []byte) {
+	if have == isaNone || len(b) <= blockBytes {
+		return
+	}
+	if g.done == 0 {
+		g.acc = xxh3Start()
+	}
+	end := (len(b) - 1) / blockBytes * blockBytes
+	for g.done < end {
+		n := min(end-g.done, Chunk)
+		g.stripes(b, n/stripeBytes)
+		g.done += n
+		pace(n)
+	}
+}
+
+// stripes takes in n stripes, which begin at a block's boundary.
+func (g *Growing) stripes(b []byte, n int) {
+	if have == isaAVX512 {
+		sumAVX512(&g.acc, &b[g.done], n, &xxh3Secret)
+	} else {
+		sumAVX2(&g.acc, &b[g.done], n, &xxh3Secret)
+	}
+}
+
+// finish is the sum of b, all but the last block of which extend has taken in.
+func (g *Growing) finish(b []byte) uint64 {
+	if n := longStripes(len(b)) - g.done/stripeBytes; n > 0 {
+		g.stripes(b, n)
+	}
+	return xxh3Finish(&g.acc, b[len(b)-stripeBytes:], len(b))
+}
+
 // The assembly, stream_amd64.s. Memory is named by pointer and length and is
 // not kept. The conditions there are the callers' duty:
 //

@@ -44,6 +44,33 @@ func (s *Summer) Update(p []byte) {
 // Sum64 returns the sum of the bytes seen so far; more may follow.
 func (s *Summer) Sum64() uint64 { return s.h.Sum64() }
 
+// Growing computes Sum of bytes that arrive one after the other in one place, from
+// there, while they are in the nearest caches. The zero Growing has seen no bytes.
+// Where there is no assembly of ours it leaves all to Sum.
+type Growing struct {
+	acc  [8]uint64
+	done int // bytes that are in acc, whole XXH3 blocks
+}
+
+// Reset forgets all bytes seen.
+func (g *Growing) Reset() { g.done = 0 }
+
+// Extend takes in what has arrived: b is all of it, from the first byte. What was
+// there in an earlier call must not have changed.
+func (g *Growing) Extend(b []byte) {
+	raceRead(b[min(g.done, len(b)):])
+	g.extend(b)
+}
+
+// Sum returns the sum of b, which is all bytes.
+func (g *Growing) Sum(b []byte) uint64 {
+	g.Extend(b)
+	if g.done == 0 {
+		return Sum(b)
+	}
+	return g.finish(b)
+}
+
 // sumPortable is sumLong where there is no assembly of ours: the library's
 // streaming form, in steps that can be interrupted.
 func sumPortable(b []byte) uint64 {

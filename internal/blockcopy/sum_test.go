@@ -153,3 +153,24 @@ func TestSummerAnyCuts(t *testing.T) {
 		t.Fatalf("zero Summer: %#x, want %#x", got, want)
 	}
 }
+
+// TestGrowing: a sum does not depend on where the bytes were cut when they arrived.
+func TestGrowing(t *testing.T) {
+	b := newRig(2 * several).src
+	rng := rand.New(rand.NewPCG(1, 2))
+	withISAs(t, func(t *testing.T) {
+		var g Growing
+		for _, n := range []int{0, 1, 63, 240, 241, 1023, 1024, 1025, 2048, 2049, 65535, 65536, 65537, several} {
+			for _, part := range []int{1 << 20, 1024, 1000, 7777} {
+				g.Reset()
+				for have := 0; have < n; {
+					have = min(n, have+1+rng.IntN(part))
+					g.Extend(b[:have])
+				}
+				if got, want := g.Sum(b[:n]), refSum(b[:n]); got != want {
+					t.Fatalf("%d bytes in parts of up to %d: %#x, want %#x", n, part, got, want)
+				}
+			}
+		}
+	})
+}
