@@ -77,10 +77,10 @@ func (p *paged) outcome(keys []string) string {
 func TestPagesMoveWhole(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
-		ask     int // parts that the move names
-		noEvict int // part that is kept at the source; -1: none
-		there   int // parts at the destination, afterwards
-		kept    int // parts at the source
+		ask     int       // parts that the move names
+		noEvict int       // part that is kept at the source; -1: none
+		there   int       // parts at the destination, afterwards
+		kept    int       // parts at the source
 		says    [2]string // the outcome at the source, at the destination
 	}{
 		{"all parts", 3, -1, 3, 0, [2]string{"ok", "ok"}},
