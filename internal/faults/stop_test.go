@@ -51,6 +51,8 @@ func (p *pair) sourceStops(t *testing.T) {
 	// In the midst: the destination has its offer, then the source stops.
 	p.a.signal(syscall.SIGCONT)
 	p.fetchWithin("between", time.Second)
+	p.w.only() // what it claims is not to be counted
+	p.b.rest(t)
 	p.b.must(request{Verb: "arm", Point: "read OFFER", Peer: p.a.self})
 	fetched := p.b.begin(request{Verb: "fetch", Keys: keys, Endpoint: p.a.endpoint, Move: true, Timeout: limit})
 	p.b.reached()
@@ -81,6 +83,7 @@ func (p *pair) sourceStops(t *testing.T) {
 	}
 	p.a.signal(syscall.SIGCONT)
 	p.fetchWithin("after", 2*time.Second)
+	p.w.only(p.b)
 	p.b.rest(t)
 	p.a.rest(t)
 	p.nowhereLost(t, keys)
