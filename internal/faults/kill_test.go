@@ -57,17 +57,28 @@ func deaths() (list []death) {
 	return list
 }
 
-// confirmed reports whether a confirmation may be on its way at that point, or read:
-// from here on the source may remove its copy though the destination dies. Blocks
-// of route stream are confirmed when they are there, which Done may follow.
-func (d death) confirmed() bool {
-	if !d.move {
-		return false
-	}
+// mayConfirm reports whether a confirmation may be on its way at that point, or
+// read: from here on the source may remove its copy though the destination dies.
+// While the source stands at a point the destination goes on: on route stream it
+// confirms what has arrived, which DONE may follow, and on route shm it needs
+// nothing but the OFFER.
+func (d death) mayConfirm() bool {
 	switch d.point {
-	case "send DONE", "sent DONE", "read DONE", "sent CONFIRM", "read CONFIRM", "send REMOVED", "sent REMOVED", "read REMOVED",
+	case "sent OFFER":
+		return d.move && d.route == "shm"
+	case "send DONE", "sent DONE", "read DONE", "sent CONFIRM":
+		return d.move
+	}
+	return d.hasConfirmed() && d.point != "send CONFIRM"
+}
+
+// hasConfirmed reports whether the destination has something to confirm, or has
+// done so, when that point is reached.
+func (d death) hasConfirmed() bool {
+	switch d.point {
+	case "send CONFIRM", "sent CONFIRM", "read CONFIRM", "send REMOVED", "sent REMOVED", "read REMOVED",
 		"send FINISH", "sent FINISH", "read FINISH", "send FINISHED", "sent FINISHED", "read FINISHED":
-		return true
+		return d.move
 	}
 	return false
 }
@@ -75,7 +86,7 @@ func (d death) confirmed() bool {
 // window is the one stated exception of a move: the destination dies between its
 // confirmation and the source's reading of it.
 func (d death) window() bool {
-	return d.victim == "destination" && (strings.HasSuffix(d.point, "DONE") || d.point == "sent CONFIRM" || d.point == "read CONFIRM")
+	return d.mayConfirm() && (!d.hasConfirmed() || d.point == "sent CONFIRM" || d.point == "read CONFIRM")
 }
 
 // TestKills kills source, destination or both at each step of copies and moves. The
@@ -239,7 +250,7 @@ func (p *pair) destinationHas(d death, keys, reasons []string) {
 			p.t.Errorf("%v: %s was fetched, and is not there", d, k)
 		}
 	}
-	if (d.confirmed() && !strings.HasSuffix(d.point, "DONE") || d.point == "send CONFIRM") && n == 0 {
+	if d.hasConfirmed() && n == 0 {
 		p.t.Errorf("%v: confirmed, and nothing is there", d)
 	}
 	if strings.HasSuffix(d.point, "FINISH") && n != len(keys) {
@@ -258,7 +269,7 @@ func (p *pair) sourceHas(d death, keys []string) {
 		case has[i] && told[k] == "ok":
 			p.t.Errorf("%v: %s is said to be moved, and is there", d, k)
 		case has[i]:
-		case !d.confirmed():
+		case !d.mayConfirm():
 			p.t.Errorf("%v: %s is lost, though nobody confirmed it", d, k)
 		case told[k] != "ok":
 			p.t.Errorf("%v: %s is gone, with the outcome %q", d, k, told[k])
