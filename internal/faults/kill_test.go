@@ -143,15 +143,9 @@ func killAll(t *testing.T, route string, list []death) {
 	p.fetchWithin("first", time.Second)
 	time.Sleep(150 * time.Millisecond) // for the witness to see how fast it is
 	before, _ := p.w.median()
-	var late int
 	for i, d := range list {
-		began := time.Now()
-		p.kill(i, d)
-		if t.Failed() {
+		if p.kill(i, d); t.Failed() {
 			t.Fatalf("kill %d: %v", i, d)
-		}
-		if time.Since(began) > 5*time.Second {
-			late++
 		}
 	}
 	after, n := p.w.median()
@@ -218,6 +212,7 @@ func (p *pair) kill(i int, d death) {
 			p.sourceHas(d, keys)
 		}
 	}
+	over := time.Now()
 	for _, c := range []*proc{p.a, p.b} {
 		c.must(request{Verb: "drop", Keys: keys})
 		if slices.Contains(survivors, c) {
@@ -225,6 +220,9 @@ func (p *pair) kill(i int, d death) {
 		} else {
 			c.rest(t)
 		}
+	}
+	if took := time.Since(over); took > 2*time.Second { // by a timer, and not by what has happened
+		t.Errorf("%v: at rest only after %v", d, took)
 	}
 }
 
