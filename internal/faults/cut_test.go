@@ -127,3 +127,35 @@ func TestCut(t *testing.T) {
 		})
 	}
 }
+
+// A cut that outlasts the kernel's patience ends the connections of both sides,
+// though neither was told; the peers find each other again when it heals.
+func TestLongCut(t *testing.T) {
+	if *killsFlag < 200 {
+		t.Skip("takes half a minute: with -faults 200 or more")
+	}
+	c := newCable(t)
+	keys := names("b-long", 2)
+	c.a.must(request{Verb: "deposit", Keys: keys})
+	c.b.must(request{Verb: "arm", Point: "send CONFIRM", Peer: c.a.self})
+	fetched := c.b.begin(request{Verb: "fetch", Keys: keys, Endpoint: c.a.endpoint, Move: true, Timeout: 2 * time.Second})
+	c.b.reached()
+	c.misdirect()
+	c.b.must(request{Verb: "go"})
+	if _, err := fetched(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(40 * time.Second); c.b.must(request{Verb: "base"}).Base.Connections > 0; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a link that is cut is never noticed")
+		}
+	}
+	if b := c.b.must(request{Verb: "base"}).Base; b.Holds == 0 || b.Claims != 0 || b.Posted != 0 {
+		t.Errorf("no timer ends a hold, and nothing else stays: %+v", b)
+	}
+	c.redirect()
+	c.fetchWithin("after", 3*time.Second)
+	c.nowhereLost(t, keys)
+	c.b.rest(t)
+	c.a.restWithin(t, 40*time.Second)
+}
