@@ -68,6 +68,7 @@ func Open(o Options) (*Context, error) {
 	if c.settings, err = chooseSettings(o, os.LookupEnv); err != nil {
 		return nil, err
 	}
+	c.settings = leaveOutBridges(c.settings, o, os.LookupEnv, "/sys/class/net")
 	var config *C.ucp_config_t
 	if err := statusError("ucp_config_read", C.ucp_config_read(nil, nil, &config)); err != nil {
 		return nil, err

@@ -10,7 +10,8 @@ type Options struct {
 	// endpoints over them alone are refused by UCX.
 	Transports []string
 
-	// Devices restricts the network devices (UCX_NET_DEVICES). Default: all.
+	// Devices restricts the network devices (UCX_NET_DEVICES). Default: all; for
+	// tcp all but bridges without a physical port, such as docker0.
 	Devices []string
 
 	// Settings are further UCX settings, names without the prefix UCX_.

@@ -249,3 +249,43 @@ func TestPartialBatch(t *testing.T) {
 		}
 	}
 }
+
+// held is caller's memory as hosts of this library have it: inside of a Go object
+// that has pointers as well.
+type held struct {
+	next *held
+	buf  [bigBytes + 64]byte
+	name *string
+}
+
+// Delivery goes into the midst of Go objects with pointers, by any route, and
+// touches nothing beside its target.
+func TestDeliverIntoObjects(t *testing.T) {
+	for _, routes := range [][]string{{"stream"}, {"shm", "stream"}} {
+		t.Run(routes[0], func(t *testing.T) {
+			a := start(t, settings{Name: "source", Listen: address(t), Routes: routes})
+			keys := names("b", 4)
+			a.must(request{Verb: "deposit", Keys: keys})
+			e, h := openHere(t, settings{Name: "destination", Routes: routes})
+			name := "unchanged"
+			var objects []*held
+			var targets []kvcr.Target
+			for i, k := range keys {
+				o := &held{name: &name}
+				o.next = o
+				objects = append(objects, o)
+				targets = append(targets, kvcr.Target{Key: []byte(k), Dst: o.buf[i*8 : i*8+bigBytes : i*8+bigBytes]})
+			}
+			for i, r := range waitOp(t, h.DeliverFrom(targets, kvcr.FetchOptions{Sources: []string{a.endpoint}, Timeout: 5 * time.Second})) {
+				o := objects[i]
+				if !r.OK() || !bytes.Equal(targets[i].Dst, payload(keys[i])) {
+					t.Errorf("%s: %v", keys[i], r.Reason)
+				}
+				if o.next != o || o.name != &name || !bytes.Equal(o.buf[:i*8], make([]byte, i*8)) || !bytes.Equal(o.buf[i*8+bigBytes:], make([]byte, 64-i*8)) {
+					t.Errorf("%s: written beside its target", keys[i])
+				}
+			}
+			restHere(t, e)
+		})
+	}
+}

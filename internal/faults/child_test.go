@@ -110,9 +110,13 @@ type base struct {
 	Claims, Marks, Holds, Ops int
 	Posted, Quarantined       int64
 	Taken                     int64 // bytes neither free nor of a block
+	Connections               int   // to and from peers: not part of rest
 }
 
-func (b base) rest() bool { b.Taken = 0; return b == base{} }
+func (b base) rest() bool {
+	b.Taken, b.Connections = 0, 0
+	return b == base{}
+}
 
 func baseOf(e *kvcr.Engine) (b base, err error) {
 	st, err := e.Stats()
@@ -120,7 +124,7 @@ func baseOf(e *kvcr.Engine) (b base, err error) {
 		return b, err
 	}
 	n := e.Peers().Stats()
-	b = base{Claims: e.Claims(), Marks: st.Marks, Holds: st.Holds, Posted: n.Posted, Quarantined: n.Quarantined}
+	b = base{Claims: e.Claims(), Marks: st.Marks, Holds: st.Holds, Posted: n.Posted, Quarantined: n.Quarantined, Connections: n.Connections}
 	for _, p := range e.Peers().Peers() {
 		b.Ops += p.Operations
 	}

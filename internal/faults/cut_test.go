@@ -84,11 +84,15 @@ func TestCut(t *testing.T) {
 			if kind == "silence" {
 				cut, heal = c.misdirect, c.redirect
 			}
-			for i, point := range []string{"read OFFER", "part", "send CONFIRM", "read REMOVED"} {
+			at := []string{"send CONFIRM", "read OFFER", "part", "read REMOVED"}
+			if testing.Short() {
+				at = at[:1]
+			}
+			for i, point := range at {
 				keys := names(fmt.Sprintf("b%d", i), 2)
 				c.a.must(request{Verb: "deposit", Keys: keys})
 				c.b.must(request{Verb: "arm", Point: point, Peer: c.a.self})
-				const limit = 600 * time.Millisecond
+				const limit = 900 * time.Millisecond // enough for a block, after a cut
 				fetched := c.b.begin(request{Verb: "fetch", Keys: keys, Endpoint: c.a.endpoint, Move: true, Timeout: limit})
 				c.b.reached()
 				cut()
@@ -98,7 +102,7 @@ func TestCut(t *testing.T) {
 					t.Fatalf("%s: %v after %v, %v", point, got.Reasons, got.Took, err)
 				}
 				// Another one begins and ends while there is no link.
-				if a := c.b.must(request{Verb: "fetch", Keys: []string{"s-cut"}, Endpoint: c.a.endpoint, Timeout: limit}); !all(a.Reasons, "timeout") || a.Took > limit+time.Second {
+				if a := c.b.must(request{Verb: "fetch", Keys: []string{"s-cut"}, Endpoint: c.a.endpoint, Timeout: limit / 3}); !all(a.Reasons, "timeout") || a.Took > limit+time.Second {
 					t.Errorf("%s: %v after %v, while the link is cut", point, a.Reasons, a.Took)
 				}
 				if b := c.b.must(request{Verb: "base"}).Base; b.Claims != 0 || b.Posted != 0 || b.Quarantined != 0 {
@@ -122,4 +126,36 @@ func TestCut(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A cut that outlasts the kernel's patience ends the connections of both sides,
+// though neither was told; the peers find each other again when it heals.
+func TestLongCut(t *testing.T) {
+	if *killsFlag < 200 {
+		t.Skip("takes half a minute: with -faults 200 or more")
+	}
+	c := newCable(t)
+	keys := names("b-long", 2)
+	c.a.must(request{Verb: "deposit", Keys: keys})
+	c.b.must(request{Verb: "arm", Point: "send CONFIRM", Peer: c.a.self})
+	fetched := c.b.begin(request{Verb: "fetch", Keys: keys, Endpoint: c.a.endpoint, Move: true, Timeout: 2 * time.Second})
+	c.b.reached()
+	c.misdirect()
+	c.b.must(request{Verb: "go"})
+	if _, err := fetched(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(40 * time.Second); c.b.must(request{Verb: "base"}).Base.Connections > 0; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a link that is cut is never noticed")
+		}
+	}
+	if b := c.b.must(request{Verb: "base"}).Base; b.Holds == 0 || b.Claims != 0 || b.Posted != 0 {
+		t.Errorf("no timer ends a hold, and nothing else stays: %+v", b)
+	}
+	c.redirect()
+	c.fetchWithin("after", 3*time.Second)
+	c.nowhereLost(t, keys)
+	c.b.rest(t)
+	c.a.restWithin(t, 40*time.Second)
 }

@@ -9,7 +9,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -159,6 +161,31 @@ func (p *proc) reached() {
 
 // signal sends a signal to the process.
 func (p *proc) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) } // it may be dead already
+
+// pause stops the process, and waits until none of its threads runs.
+func (p *proc) pause() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	for end := time.Now().Add(5 * time.Second); !p.paused(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			p.t.Fatalf("%s does not stop", p.set.Name)
+		}
+	}
+}
+
+func (p *proc) paused() bool {
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+	for _, name := range stats {
+		b, e := os.ReadFile(name)
+		_, state, ok := strings.Cut(string(b), ") ") // behind the thread's name
+		if e == nil && (!ok || state[0] != 'T') {
+			return false
+		}
+	}
+	return err == nil && len(stats) > 0
+}
+
+func (p *proc) resume() { p.signal(syscall.SIGCONT) }
 
 // kill ends the process at once, as kill -9 does, and waits for that.
 func (p *proc) kill() {

@@ -97,13 +97,13 @@ func TestBadAdvicePoisonsNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, move := range []bool{false, true} {
-				opt := kvcr.FetchOptions{Sources: []string{endpoint}, Move: move, Timeout: 300 * time.Millisecond}
+				opt := kvcr.FetchOptions{Sources: []string{endpoint}, Move: move, Timeout: 100 * time.Millisecond}
 				r := waitOp(t, h.FetchFrom(bytesOf([]string{"s-near", "s-far"}), opt))
 				if !r[0].OK() || r[1].OK() {
 					t.Errorf("move=%t: the local hit: %v; the other: %v", move, r[0].Reason, r[1].Reason)
 				}
 				r[0].View.Release()
-				opt.Sources, opt.Timeout = append(opt.Sources, a.endpoint), 2*time.Second
+				opt.Sources, opt.Timeout = append(opt.Sources, a.endpoint), 400*time.Millisecond
 				r = waitOp(t, h.FetchFrom(bytesOf([]string{"s-near", "s-far"}), opt))
 				if !r[0].OK() || !r[1].OK() {
 					t.Fatalf("move=%t, with a further source: %v, %v", move, r[0].Reason, r[1].Reason)

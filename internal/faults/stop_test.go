@@ -2,7 +2,6 @@ package faults
 
 import (
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -42,19 +41,21 @@ func (p *pair) sourceStops(t *testing.T) {
 	keys := names("b-src", 4)
 	p.a.must(request{Verb: "deposit", Keys: keys})
 	taken := p.b.rest(t).Taken
-	p.a.signal(syscall.SIGSTOP)
+	p.a.pause()
 	const limit = 400 * time.Millisecond
 	a := p.b.must(request{Verb: "fetch", Keys: keys, Endpoint: p.a.endpoint, Timeout: limit})
 	if !all(a.Reasons, "timeout") || a.Took < limit || a.Took > limit+time.Second {
 		t.Errorf("%v after %v, of a source that does not answer", a.Reasons, a.Took)
 	}
 	// In the midst: the destination has its offer, then the source stops.
-	p.a.signal(syscall.SIGCONT)
+	p.a.resume()
 	p.fetchWithin("between", time.Second)
+	p.w.only() // what it claims is not to be counted
+	p.b.rest(t)
 	p.b.must(request{Verb: "arm", Point: "read OFFER", Peer: p.a.self})
 	fetched := p.b.begin(request{Verb: "fetch", Keys: keys, Endpoint: p.a.endpoint, Move: true, Timeout: limit})
 	p.b.reached()
-	p.a.signal(syscall.SIGSTOP)
+	p.a.pause()
 	p.b.must(request{Verb: "go"})
 	got, err := fetched()
 	if err != nil || got.Took > limit+time.Second {
@@ -79,8 +80,9 @@ func (p *pair) sourceStops(t *testing.T) {
 	if p.b.set.Routes[0] == "shm" && held != len(keys) {
 		t.Errorf("route shm needs no source that runs: %v", got.Reasons)
 	}
-	p.a.signal(syscall.SIGCONT)
+	p.a.resume()
 	p.fetchWithin("after", 2*time.Second)
+	p.w.only(p.b)
 	p.b.rest(t)
 	p.a.rest(t)
 	p.nowhereLost(t, keys)
@@ -95,7 +97,7 @@ func (p *pair) destinationStops(t *testing.T) {
 	p.b.must(request{Verb: "arm", Point: "send CONFIRM", Peer: p.a.self})
 	fetched := p.b.begin(request{Verb: "fetch", Keys: keys, Endpoint: p.a.endpoint, Move: true, Timeout: 400 * time.Millisecond})
 	p.b.reached()
-	p.b.signal(syscall.SIGSTOP)
+	p.b.pause()
 	deadline := time.Now().Add(5 * time.Second)
 	for p.a.must(request{Verb: "base"}).Base.Marks > 0 {
 		if time.Now().After(deadline) {
@@ -106,7 +108,7 @@ func (p *pair) destinationStops(t *testing.T) {
 	if has := p.a.must(request{Verb: "has", Keys: keys}).Has; !has[0] || !has[1] {
 		t.Fatalf("nobody has confirmed, and the source has %v", has)
 	}
-	p.b.signal(syscall.SIGCONT)
+	p.b.resume()
 	p.b.must(request{Verb: "go"})
 	if _, err := fetched(); err != nil {
 		t.Fatal(err)
