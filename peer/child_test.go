@@ -21,6 +21,7 @@ import (
 const (
 	envRole     = "KVCR_PEER_TEST_ROLE"
 	envEndpoint = "KVCR_PEER_TEST_ENDPOINT"
+	envUCX      = "KVCR_PEER_TEST_UCX"
 	childBlocks = 64
 	childSize   = 1 << 20
 )
@@ -109,7 +110,11 @@ func childMain(role string) {
 		routes = routes[1:]
 	}
 	tb.noPool = role == "nopool"
-	n := openNode(t, tb, withRoutes(routes...))
+	opt := withRoutes(routes...)
+	if os.Getenv(envUCX) != "" {
+		opt = withUCX(t, tb)
+	}
+	n := openNode(t, tb, opt)
 	if role != "dest" {
 		for i := range childBlocks {
 			tb.put(t, keyOf(i), childSize)
@@ -151,3 +156,8 @@ func childMain(role string) {
 }
 
 func runtimeGoroutines() int { return runtime.NumGoroutine() }
+
+const (
+	sigstop = syscall.SIGSTOP
+	sigcont = syscall.SIGCONT
+)
