@@ -25,6 +25,7 @@ type ucxDest struct {
 	u     *UCX
 	life  *ucxLife
 	s     *Session
+	ep    *ucx.Endpoint
 	share stageShare
 
 	mu      sync.Mutex
@@ -351,10 +352,14 @@ func (d *ucxDest) Close(op OpID, index int) {
 func (d *ucxDest) Down() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.down {
+		return
+	}
 	d.down = true
 	for _, p := range d.posts {
 		p.failLocked(wire.StatusLost)
 	}
+	d.ep.Abort() // ends what is being received
 	for op := range d.drains {
 		d.lingerLocked(op)
 	}

@@ -24,6 +24,8 @@ type ucxSource struct {
 	queue  []*ucxSend // not begun; those of cancelled Writes are skipped
 	flying int        // begun
 	bytes  int        // of them
+	ends   int        // messages that have ended, ever
+	timed  bool       // a timer looks whether ends changes
 	down   bool
 }
 
@@ -127,8 +129,32 @@ func (o *ucxSource) beginLocked(m *ucxSend) error {
 		m.w.unsent--
 		o.flying++
 		o.bytes += m.n
+		o.watchLocked()
 	}
 	return err
+}
+
+// watchLocked has the session ended when the destination takes nothing of what is
+// on its way for as long as a connection may stall: a claim must not wait for a
+// peer that has stopped. mu held.
+func (o *ucxSource) watchLocked() {
+	if o.timed {
+		return
+	}
+	o.timed = true
+	ends := o.ends
+	time.AfterFunc(o.s.node.cfg.Stall, func() {
+		o.mu.Lock()
+		o.timed = false
+		stalled := o.flying > 0 && o.ends == ends && !o.down
+		if o.flying > 0 && !stalled && !o.down {
+			o.watchLocked()
+		}
+		o.mu.Unlock()
+		if stalled {
+			o.s.Fail(errors.New("the destination takes nothing over UCX"))
+		}
+	})
 }
 
 func (o *ucxSource) sendLocked(m *ucxSend, mem *ucx.Memory, off uint64) error {
@@ -208,6 +234,7 @@ func (o *ucxSource) endLocked(m *ucxSend) {
 		m.chunk = nil
 	}
 	o.flying--
+	o.ends++
 	o.bytes -= m.n
 	m.w.open--
 	o.settleLocked(m.w)

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -287,8 +287,91 @@ func TestUCXStopped(t *testing.T) {
 	}
 	_, slots, _, _ := dst.use()
 	t.Logf("%d arrived; answered after %v, %d slots out", ok, time.Since(start), slots)
-	within(t, 3*closeGrace+2*time.Second, func() bool { _, n, _, _ := dst.use(); return n == 0 }, func() string { return "slots are still out" })
+	if slots == 0 {
+		t.Error("nothing was under way: this shows nothing")
+	}
+	within(t, 3*closeGrace, func() bool { _, n, _, _ := dst.use(); return n == 0 }, func() string { return "slots are still out" })
 	t.Logf("memory is back after %v", time.Since(start))
 	c.cmd.Process.Signal(sigcont)
-	os.Stderr.Sync()
+}
+
+// A destination that is stopped: the source's claims end, and it serves others.
+func TestUCXDestinationStopped(t *testing.T) {
+	src := newTable(t, childBlocks, childSize, true)
+	for i := range childBlocks {
+		src.put(t, keyOf(i), childSize)
+	}
+	a := openNode(t, src, withUCX(t, src))
+	c := startUCXChild(t, "dest", envEndpoint+"="+a.Endpoints()[0])
+	c.ask("fetch")
+	for round := 0; ; round++ { // until it is stopped in the midst of it
+		within(t, 5*time.Second, func() bool { return a.count.writing.Load() > 0 }, func() string { return "it fetches nothing" })
+		c.cmd.Process.Signal(sigstop)
+		time.Sleep(20 * time.Millisecond)
+		if a.count.writing.Load() > 0 {
+			break
+		}
+		c.cmd.Process.Signal(sigcont)
+		if round == 50 {
+			t.Fatal("it cannot be stopped in the midst of a transfer")
+		}
+	}
+	start := time.Now()
+	src.quiet(t)
+	t.Logf("claims are back after %v", time.Since(start))
+	c.kill()
+	dst := newTable(t, childBlocks, childSize, true)
+	b := openNode(t, dst, withUCX(t, dst))
+	mustFetch(t, b, a.Endpoints()[0], 0, childBlocks)
+}
+
+// Two nodes that fetch from each other at the same time, one of which comes back
+// again and again as another process would.
+func TestUCXBothWays(t *testing.T) {
+	const n, size = 16, 256 << 10
+	left, right := newTable(t, 3*n, size, true), newTable(t, 3*n, size, true)
+	for i := range n {
+		left.put(t, keyOf(i), size)
+		right.put(t, keyOf(n+i), size)
+	}
+	a := openNode(t, left, withUCX(t, left))
+	endpoint := freePort(t)
+	for round := range 4 {
+		b := openNode(t, right, withUCX(t, right), at(endpoint))
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Add(2)
+			go func() {
+				defer wg.Done()
+				for i, s := range fetch(t, a, endpoint, Submit{Namespace: "ns", Items: wanted(n, n)}, 5*time.Second) {
+					if s.Status != wire.StatusOK {
+						t.Errorf("round %d, to the left %d: %v", round, i, s.Status)
+					}
+				}
+			}()
+			go func() {
+				defer wg.Done()
+				for i, s := range fetch(t, b, a.Endpoints()[0], Submit{Namespace: "ns", Items: wanted(0, n)}, 5*time.Second) {
+					if s.Status != wire.StatusOK {
+						t.Errorf("round %d, to the right %d: %v", round, i, s.Status)
+					}
+				}
+			}()
+		}
+		wg.Wait()
+		wantRoute(t, a, endpoint, wire.RouteUCX)
+		wantRoute(t, b, a.Endpoints()[0], wire.RouteUCX)
+		for i := range 2 * n {
+			for _, tb := range []*table{left, right} {
+				if err := tb.check(keyOf(i), size); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		left.quiet(t)
+		right.quiet(t)
+		closeNode(t, b)
+		left.dropAll(n, n)
+		right.dropAll(0, n)
+	}
 }
