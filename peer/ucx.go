@@ -190,10 +190,8 @@ func (u *UCX) register() {
 	u.mu.Lock()
 	u.failed = err
 	closed := u.closed
+	u.ready.Store(err == nil && !closed)
 	u.mu.Unlock()
-	if err == nil && !closed {
-		u.ready.Store(true)
-	}
 	if err != nil && !closed {
 		u.log.Warn("route ucx is not offered", "err", err)
 	}
@@ -208,6 +206,12 @@ func (u *UCX) Registered() (done, total int64, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.done.Load(), u.total, u.failed
+}
+
+// UCX is the node's route ucx, nil when it has none.
+func (n *Node) UCX() *UCX {
+	u, _ := n.cfg.UCX.(*UCX)
+	return u
 }
 
 // Settings lists what was chosen for UCX, with its source.
@@ -254,8 +258,8 @@ func (u *UCX) Close() error {
 	l := u.life
 	first := !u.closed
 	u.closed, u.life = true, nil
-	u.mu.Unlock()
 	u.ready.Store(false)
+	u.mu.Unlock()
 	if first {
 		close(u.stop)
 	}
