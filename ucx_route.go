@@ -22,6 +22,9 @@ func newUCXRoute(e *Engine) (peer.Route, error) {
 		}
 		cfg.Memory = append(cfg.Memory, ns.payload.Bytes(0, int(ns.payload.Size())))
 	}
+	if e.devices != nil {
+		cfg.Memory = append(cfg.Memory, e.devices.ring)
+	}
 	log := cfg.Logger
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)

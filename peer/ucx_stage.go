@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvcr-go/kvcr/internal/cells"
 	"github.com/kvcr-go/kvcr/ucx"
 )
 
@@ -19,8 +20,7 @@ type staging struct {
 	mem   *ucx.Memory
 
 	mu      sync.Mutex
-	used    []bool // of each unit
-	next    int    // where the search begins
+	units   *cells.Cells
 	waiting map[pumper]struct{}
 }
 
@@ -57,7 +57,7 @@ func (u *UCX) newStaging(n int) (*staging, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &staging{u: u, bytes: b, used: make([]bool, n/stageUnit), waiting: map[pumper]struct{}{}}
+	s := &staging{u: u, bytes: b, units: cells.New(n / stageUnit), waiting: map[pumper]struct{}{}}
 	if s.mem, err = u.ctx.Register(b, nil); err != nil {
 		unmapStaging(&s.bytes)
 		return nil, err
@@ -71,34 +71,14 @@ func (s *staging) take(n int, share *stageShare, p pumper) *chunk {
 	units := (n + stageUnit - 1) / stageUnit
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at := s.findLocked(units); at >= 0 && share.used+units*stageUnit <= share.limit {
-		for i := range units {
-			s.used[at+i] = true
+	if share.used+units*stageUnit <= share.limit {
+		if at, ok := s.units.Take(units); ok {
+			share.used += units * stageUnit
+			return &chunk{s, share, at, units, s.bytes[at*stageUnit:][:n:n]}
 		}
-		s.next = at + units
-		share.used += units * stageUnit
-		return &chunk{s, share, at, units, s.bytes[at*stageUnit:][:n:n]}
 	}
 	s.waiting[p] = struct{}{}
 	return nil
-}
-
-// findLocked is where so many free units lie in a row, -1 when they do nowhere.
-func (s *staging) findLocked(units int) int {
-	run := 0
-	for k := range len(s.used) + units {
-		i := (s.next + k) % len(s.used)
-		if i == 0 {
-			run = 0 // the end does not meet the beginning
-		}
-		if run++; s.used[i] {
-			run = 0
-		}
-		if run == units {
-			return i - units + 1
-		}
-	}
-	return -1
 }
 
 // off is where the chunk lies in the ring's registration.
@@ -108,9 +88,7 @@ func (c *chunk) off() uint64 { return uint64(c.at * stageUnit) }
 func (c *chunk) give() {
 	s := c.s
 	s.mu.Lock()
-	for i := range c.n {
-		s.used[c.at+i] = false
-	}
+	s.units.Give(c.at, c.n)
 	c.share.used -= c.n * stageUnit
 	wake := s.waiting
 	if len(wake) > 0 {
