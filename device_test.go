@@ -185,7 +185,10 @@ func TestDevices(t *testing.T) {
 			if !registered {
 				g.control[doubleFailRegister].Store(2) // the ring is first
 			}
-			e := openPeer(t, g.config)
+			e := openPeer(t, func(c *kvcr.Config) {
+				g.config(c)
+				c.Peers.Routes = []string{"stream"} // registers nothing
+			})
 			if registered {
 				eventually(t, "memory is registered", func() bool { return g.control[doubleRegistrations].Load() == 3 })
 			}
@@ -297,7 +300,10 @@ func TestDevicesEndEarly(t *testing.T) {
 	a := openPeer(t, nil)
 	keys := keysOf(0, gpuElements)
 	a.deposit(t, keys)
-	e := openPeer(t, g.config)
+	e := openPeer(t, func(c *kvcr.Config) {
+		g.config(c)
+		c.Peers.Routes = []string{"stream"} // registers nothing
+	})
 	eventually(t, "memory is registered", func() bool { return g.control[doubleRegistrations].Load() == 3 })
 	opt := kvcr.FetchOptions{Sources: []string{a.endpoint}, Timeout: 10 * time.Second}
 	g.control[doubleHold].Store(1) // the devices stand still: the ring fills up
@@ -330,7 +336,7 @@ func TestDevicesEndEarly(t *testing.T) {
 	}
 	// A device that refuses.
 	e.deposit(t, keys[:1])
-	g.control[doubleFailCopy].Store(1)
+	g.control[doubleFailCopy].Store(2) // with 1 the driver would be asked in another way
 	for _, r := range wait(t, e.h.DeliverRefs(deliveries(keys[:1]), kvcr.FetchOptions{})) {
 		if r.OK() {
 			t.Error("a copy that failed is a success")
@@ -342,4 +348,57 @@ func TestDevicesEndEarly(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// gpuFramework lends elements of the first device: that of key "lent-7" is 7.
+type gpuFramework struct{ pins, released atomic.Int32 }
+
+func (f *gpuFramework) RequestPin(_ string, keys [][]byte, done func(peer.PinResult)) func() {
+	r := peer.PinResult{Handle: fmt.Sprint("pin-", f.pins.Add(1)), Blocks: make([]peer.PinnedBlock, len(keys))}
+	for i, k := range keys {
+		var n int
+		if _, err := fmt.Sscanf(string(k), "lent-%d", &n); err == nil {
+			r.Blocks[i] = peer.PinnedBlock{Refs: []peer.MemoryRef{ref("gpu0", n)}, Pools: []byte{0}}
+		}
+	}
+	done(r)
+	return func() {}
+}
+
+func (f *gpuFramework) ReleasePin(string) bool { f.released.Add(1); return true }
+
+// A framework's blocks on a GPU reach other nodes over route ucx, by way of pinned
+// memory; over streams they are refused, and streams go on.
+func TestPinnedOnDevice(t *testing.T) {
+	routes(t, func(t *testing.T, open func(*testing.T, func(*kvcr.Config)) *peerEngine, route wire.Route) {
+		g := openGPU(t)
+		fw := &gpuFramework{}
+		a := open(t, func(c *kvcr.Config) {
+			g.config(c)
+			c.Peers.Framework, c.Peers.Regions = fw, g.regions
+		})
+		b := open(t, nil)
+		var lent [][]byte
+		for i := range gpuElements {
+			lent = append(lent, fmt.Appendf(nil, "lent-%d", i))
+			g.write(0, i, payload(string(lent[i]), gpuElement))
+		}
+		ours := keysOf(0, 5)
+		a.deposit(t, ours)
+		opt := kvcr.FetchOptions{Sources: []string{a.endpoint}, Timeout: 10 * time.Second}
+		for i, r := range wait(t, b.h.FetchFrom(append(lent, ours...), opt)) {
+			key := append(lent, ours...)[i]
+			switch {
+			case i < len(lent) && route != wire.RouteUCX:
+				if r.Reason != kvcr.ReasonSource {
+					t.Errorf("%s over %v: %v", key, route, r.Reason)
+				}
+			case !r.OK() || !bytes.Equal(r.View.Bytes(), payload(string(key), gpuElement)):
+				t.Errorf("%s over %v: %v", key, route, r.Reason)
+			default:
+				r.View.Release()
+			}
+		}
+		eventually(t, "every pin is given back", func() bool { return fw.pins.Load() == fw.released.Load() && fw.pins.Load() > 0 })
+	})
 }

@@ -183,6 +183,17 @@ func (r *peerRecords) ClaimBytes(c peer.Claim) [][]byte {
 	return pieces
 }
 
+// ClaimSpans is ClaimBytes for who can read memory of devices, too.
+func (r *peerRecords) ClaimSpans(c peer.Claim) (spans []peer.Span) {
+	if peer.IsPin(c) {
+		return r.pins.Spans(c)
+	}
+	for _, b := range r.Records.ClaimBytes(c) {
+		spans = append(spans, peer.Span{Host: b, Device: -1, Len: len(b)})
+	}
+	return spans
+}
+
 func (r *peerRecords) Unclaim(c peer.Claim) {
 	if peer.IsPin(c) {
 		r.pins.Unclaim(c)

@@ -15,7 +15,7 @@ func newUCXRoute(e *Engine) (peer.Route, error) {
 	if !ucx.Built {
 		return nil, ucx.ErrNotBuilt
 	}
-	cfg := peer.UCXConfig{UCX: e.cfg.Peers.UCX, Logger: e.cfg.Peers.Logger}
+	cfg := peer.UCXConfig{UCX: e.cfg.Peers.UCX, Logger: e.cfg.Peers.Logger, CUDA: e.cfg.CUDA}
 	for _, ns := range e.list {
 		if ns.payload.Placement().GoHeap {
 			return nil, errors.New("the memory is Go's heap, as in race builds, and cannot be registered: set Memory.Backing to memfd")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kvcr-go/kvcr/ucx"
+	"github.com/kvcr-go/kvcr/ucx/cuda"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -43,6 +44,7 @@ type UCX struct {
 	// drain takes what nobody wants; probe is what a source sends first.
 	drain, probe *ucx.Memory
 	scratch      []byte // behind both
+	pinned       bool   // the GPU driver knows the ring for what goes out
 
 	nextTag atomic.Uint64
 	drains  atomic.Int64
@@ -75,6 +77,9 @@ type UCXConfig struct {
 	// until that is done peers are not offered the route. It must lie outside of
 	// the Go heap, and stay mapped until Close has returned nil.
 	Memory [][]byte
+	// CUDA reads memory of GPUs that a framework lends; it must know that memory.
+	// It must not be closed before the route. nil: such blocks are not sent.
+	CUDA *cuda.Driver
 	// OnRegistered, when not nil, hears of the progress: after each gigabyte, and
 	// at the end, with an error if it failed.
 	OnRegistered func(done, total int64, err error)
@@ -155,7 +160,10 @@ func (u *UCX) openScratch() (err error) {
 	if u.in, err = u.newStaging(u.cfg.Staging); err != nil {
 		return err
 	}
-	u.out, err = u.newStaging(u.cfg.Staging)
+	if u.out, err = u.newStaging(u.cfg.Staging); err == nil && u.cfg.CUDA != nil {
+		err = u.cfg.CUDA.RegisterHost(context.Background(), u.out.bytes, nil)
+		u.pinned = err == nil
+	}
 	return err
 }
 
@@ -274,6 +282,13 @@ func (u *UCX) Close() error {
 		}
 	}
 	u.crew.wait()
+	if u.pinned {
+		err := u.cfg.CUDA.Unregister(u.out.bytes)
+		u.pinned = err != nil && !errors.Is(err, cuda.ErrClosed)
+		if u.pinned {
+			errs = append(errs, err)
+		}
+	}
 	release := func(m *ucx.Memory) {
 		if m != nil {
 			errs = append(errs, m.Deregister())

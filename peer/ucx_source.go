@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvcr-go/kvcr/ucx"
+	"github.com/kvcr-go/kvcr/ucx/cuda"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -32,9 +33,10 @@ type ucxSource struct {
 // ucxWrite is a Write without an answer. Guarded by ucxSource.mu.
 type ucxWrite struct {
 	Write
-	src    [][]byte
-	open   int // messages that may still read the claim, or will
-	unsent int // those of them that have not begun
+	src    []Span
+	have   uint64 // bytes of src
+	open   int    // messages that may still read the claim, or will
+	unsent int    // those of them that have not begun
 	over   bool
 	status wire.Status
 }
@@ -46,16 +48,12 @@ type ucxSend struct {
 	tag   uint64
 	at, n int
 	chunk *chunk
-	ready bool // chunk holds the bytes
 }
 
 func (o *ucxSource) Write(write Write) {
 	tag, pieces, ok := parseDesc(write.Desc, write.Offer.Size)
-	w := &ucxWrite{Write: write, src: o.s.Memory.ClaimBytes(write.Claim)}
-	have := uint64(0)
-	for _, b := range w.src {
-		have += uint64(len(b))
-	}
+	w := &ucxWrite{Write: write}
+	w.find(o.s.Memory)
 	var msgs []*ucxSend
 	at := 0
 	for _, size := range pieces {
@@ -70,7 +68,7 @@ func (o *ucxSource) Write(write Write) {
 	case o.down:
 		w.status = wire.StatusLost
 	case write.Offer.Size == 0: // the destination waits for nothing
-	case !ok || have < write.Offer.Size:
+	case !ok || w.have < write.Offer.Size:
 		w.status = wire.StatusUnsupported
 	}
 	o.writes[item{w.Op, w.Index}] = w
@@ -80,6 +78,20 @@ func (o *ucxSource) Write(write Write) {
 		o.queue = append(o.queue, msgs...)
 	}
 	o.settleLocked(w)
+}
+
+// find says where the claimed block lies.
+func (w *ucxWrite) find(memory Memory) {
+	if m, ok := memory.(SpanMemory); ok {
+		w.src = m.ClaimSpans(w.Claim)
+	} else {
+		for _, b := range memory.ClaimBytes(w.Claim) {
+			w.src = append(w.src, Span{Host: b, Device: -1, Len: len(b)})
+		}
+	}
+	for _, s := range w.src {
+		w.have += uint64(s.Len)
+	}
 }
 
 // Flush sends what Write has queued, in one go.
@@ -162,33 +174,80 @@ func (o *ucxSource) sendLocked(m *ucxSend, mem *ucx.Memory, off uint64) error {
 	return err
 }
 
-// whole is the message's bytes if they lie in one piece, else nil.
+// whole is the message's bytes if they lie in one piece of host memory, else nil.
 func (m *ucxSend) whole() []byte {
 	at := m.at
-	for _, b := range m.w.src {
-		if at < len(b) {
-			if at+m.n <= len(b) {
-				return b[at : at+m.n]
+	for _, s := range m.w.src {
+		if at < s.Len {
+			if s.Host != nil && at+m.n <= s.Len {
+				return s.Host[at : at+m.n]
 			}
 			return nil
 		}
-		at -= len(b)
+		at -= s.Len
 	}
 	return nil
 }
 
-// copyIn brings a message's bytes into its chunk and sends them.
+// copyIn brings a message's bytes into its chunk and sends them: devices copy
+// theirs by themselves, and the last of them sends.
 func (m *ucxSend) copyIn() {
 	to, at := m.chunk.bytes, m.at
-	for _, b := range m.w.src {
-		if at >= len(b) {
-			at -= len(b)
+	c := cuda.Copy{Direction: cuda.ToHost}
+	for _, s := range m.w.src {
+		if at >= s.Len {
+			at -= s.Len
 			continue
 		}
-		to = to[copy(to, b[at:]):]
-		at = 0
+		n := min(s.Len-at, len(to))
+		switch {
+		case n == 0:
+		case s.Host != nil:
+			copy(to, s.Host[at:])
+		default:
+			c.Device = s.Device // a block's pieces on two devices are refused below
+			c.Host = append(c.Host, to[:n])
+			c.Mem = append(c.Mem, cuda.Span{Ptr: cuda.DevicePtr(s.Addr) + cuda.DevicePtr(at), Size: int64(n)})
+		}
+		to, at = to[n:], 0
 	}
-	m.retry()
+	if len(c.Host) == 0 {
+		m.retry()
+		return
+	}
+	c.Done = m.copied
+	m.fetch(c)
+}
+
+// fetch has a device copy to the chunk. A driver that has too much to do is asked
+// again.
+func (m *ucxSend) fetch(c cuda.Copy) {
+	err := cuda.ErrNotBuilt
+	if d := m.o.u.cfg.CUDA; d != nil {
+		err = d.Submit(c)
+	}
+	if errors.Is(err, cuda.ErrBusy) {
+		time.AfterFunc(time.Millisecond, func() { m.fetch(c) })
+	} else if err != nil {
+		m.copied(cuda.Result{Err: err})
+	}
+}
+
+// copied is the end of a device's copy. It runs on a goroutine of the driver's.
+func (m *ucxSend) copied(r cuda.Result) {
+	if r.Err == nil {
+		m.retry()
+		return
+	}
+	o := m.o
+	o.u.log.Warn("a block cannot be read from its device", "err", r.Err)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if r.Unsettled {
+		m.chunk = nil // the device may still write to it: never given back
+	}
+	o.failLocked(m.w, wire.StatusSource)
+	o.endLocked(m)
 }
 
 // retry sends a message from its chunk. While no request is free it is tried again.
