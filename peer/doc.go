@@ -30,6 +30,8 @@
 //     is freed on proof that it cannot.
 //   - Requests are repeated with backoff until they are answered, and answered
 //     from present state: an operation starts at most once.
+//   - Liveness comes from the control connection and from pidfds, never from UCX
+//     alone: an endpoint that fails ends its session, which is then made anew.
 //   - A move removes the source's copy only while the destination is known to
 //     hold its own: the rules M1 to M7 (see Source and Dest).
 package peer
