@@ -359,13 +359,6 @@ func (u *UCX) Dest(ctx context.Context, s *Session) (DestRoute, error) {
 	if !l.enter(d, s.Fail) {
 		return nil, errors.New("the UCX worker has been closed")
 	}
-	// Nothing is sent on it. UCX takes the connection that is there by now, which so
-	// can be cut when receives do not end.
-	d.ep, err = l.w.Connect(s.Info.UCX, func(err error) { s.Fail(fmt.Errorf("the UCX endpoint has failed: %w", err)) })
-	if err != nil {
-		l.leave(d)
-		return nil, err
-	}
 	return d, nil
 }
 

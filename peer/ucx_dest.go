@@ -25,7 +25,6 @@ type ucxDest struct {
 	u     *UCX
 	life  *ucxLife
 	s     *Session
-	ep    *ucx.Endpoint
 	share stageShare
 
 	mu      sync.Mutex
@@ -359,7 +358,6 @@ func (d *ucxDest) Down() {
 	for _, p := range d.posts {
 		p.failLocked(wire.StatusLost)
 	}
-	d.ep.Abort() // ends what is being received
 	for op := range d.drains {
 		d.lingerLocked(op)
 	}
@@ -367,12 +365,24 @@ func (d *ucxDest) Down() {
 	if len(d.posts) == 0 {
 		return
 	}
+	d.later(func() {
+		// UCX makes an endpoint out of the connection that is there, which closing it
+		// cuts.
+		if ep, err := d.life.w.Connect(d.s.Info.UCX, nil); err == nil {
+			ep.Abort()
+		}
+		d.later(func() { d.life.condemn("receives of a session that is down do not end") })
+	})
+}
+
+// later runs f if something is still posted when a time of grace is over.
+func (d *ucxDest) later(f func()) {
 	time.AfterFunc(closeGrace, func() {
 		d.mu.Lock()
 		n := len(d.posts)
 		d.mu.Unlock()
 		if n > 0 {
-			d.life.condemn("receives of a session that is down do not end")
+			f()
 		}
 	})
 }

@@ -297,6 +297,9 @@ func (o *ucxSource) endLocked(m *ucxSend) {
 	o.bytes -= m.n
 	m.w.open--
 	o.settleLocked(m.w)
+	if o.down && o.flying == 0 {
+		o.u.hangUp(o.ep)
+	}
 }
 
 // failLocked lets a Write begin no more messages. mu held.
@@ -343,17 +346,41 @@ func (o *ucxSource) Down() {
 		o.failLocked(w, wire.StatusLost)
 	}
 	o.queue = nil
-	o.ep.Abort()
 	o.life.leave(o)
-	if len(o.writes) == 0 {
+	if o.flying == 0 {
+		o.u.hangUp(o.ep)
 		return
 	}
-	time.AfterFunc(2*closeGrace, func() { // UCX gets a second, and then is cut short
+	o.later(func() {
+		o.ep.Abort() // UCX gets a second, and then is cut short
+		o.later(func() { o.life.condemn("sends of a session that is down do not end") })
+	})
+}
+
+// later runs f if something is still being sent when a time of grace is over.
+func (o *ucxSource) later(f func()) {
+	time.AfterFunc(closeGrace, func() {
 		o.mu.Lock()
-		n := len(o.writes)
+		n := o.flying
 		o.mu.Unlock()
 		if n > 0 {
-			o.life.condemn("sends of a session that is down do not end")
+			f()
 		}
 	})
+}
+
+// hangUp closes an endpoint on which nothing is under way, without a hurry: UCX 1.13
+// does not bear well that connections are cut while something moves.
+func (u *UCX) hangUp(ep *ucx.Endpoint) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		ep.Abort() // the worker is about to be closed
+		return
+	}
+	u.work.Add(1)
+	go func() {
+		defer u.work.Done()
+		_ = ep.Close(closeGrace) // what stays goes with the worker
+	}()
 }
