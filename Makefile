@@ -61,6 +61,9 @@ race:
 check:
 	$(GO) test -tags kvcr_check -short ./...
 
+# Tests that a build with UCX changes.
+UCXTESTS := UCX|Cuts|Peer|Fetch|Device|Doctor|Layout
+
 # The build with UCX: installed when missing and allowed, else skipped by name. A
 # second pass has the runtime check every pointer that goes to C.
 ucx:
@@ -68,9 +71,11 @@ ucx:
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends libucx-dev ucx-utils pkg-config gcc libc6-dev >/dev/null 2>&1; } || true
 	@if ! command -v pkg-config >/dev/null || ! pkg-config --exists ucx; then echo 'build with UCX SKIPPED: no libucx (apt-get install libucx-dev pkg-config)'; \
 	elif ! command -v gcc >/dev/null && ! command -v clang >/dev/null; then echo 'build with UCX SKIPPED: no C compiler (apt-get install gcc libc6-dev)'; \
-	else set -ex; $(GO) vet -tags ucx ./ucx/...; \
+	else set -ex; $(GO) vet -tags ucx ./ucx/... ./peer . ./cmd/kvcr; \
 	  $(GO) test -tags ucx -timeout 60s ./ucx/...; \
-	  GOEXPERIMENT=cgocheck2 $(GO) test -tags ucx -short -timeout 30s ./ucx/...; fi
+	  $(GO) test -tags ucx -timeout 120s -run '$(UCXTESTS)' ./peer . ./cmd/kvcr; \
+	  GOEXPERIMENT=cgocheck2 $(GO) test -tags ucx -short -timeout 30s ./ucx/...; \
+	  GOEXPERIMENT=cgocheck2 $(GO) test -tags ucx -short -timeout 120s -run '$(UCXTESTS)' ./peer .; fi
 
 # A few seconds of each fuzz target on top of its seeds. Go's fuzzer may report its
 # own end of time as a failure of the target, in these words.

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/kvcr-go/kvcr/arena"
+	"github.com/kvcr-go/kvcr/peer"
 	"github.com/kvcr-go/kvcr/shard"
 	"github.com/kvcr-go/kvcr/shard/evict"
+	"github.com/kvcr-go/kvcr/ucx/cuda"
 )
 
 // Kind says how the keys of a namespace relate to each other.
@@ -149,6 +151,16 @@ type Config struct {
 	Remote RemoteSource
 	// Peers makes the engine exchange blocks with others. Default nil: it does not.
 	Peers *Peers
+	// Regions is memory of the host program's, by name: for DeliverRefs and
+	// DepositRefs. Default that of Peers.
+	Regions *peer.Regions
+	// CUDA copies between our memory and Regions on GPUs, which it must know
+	// (Alloc, Adopt). It is the caller's, who closes it after the engine. Payload
+	// memory is registered with it in the background. nil: no GPUs.
+	CUDA *cuda.Driver
+	// DeviceStaging is how many bytes of pinned memory blocks pass through between
+	// other nodes and GPUs. Default 64 MiB, at least four blocks.
+	DeviceStaging int
 	// OnPressure hears of pools under their watermark, once for each crossing,
 	// on an owner goroutine: it must not block or call the engine.
 	OnPressure func(Pressure)
@@ -204,6 +216,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.OperationTimeout == 0 {
 		c.OperationTimeout = time.Second
+	}
+	if c.DeviceStaging == 0 {
+		c.DeviceStaging = defaultDeviceRing
+	}
+	if c.Regions == nil && c.Peers != nil {
+		c.Regions = c.Peers.Regions
 	}
 	var given float64
 	free := 0
@@ -299,6 +317,9 @@ func (c *Config) validate() error {
 		if f.n < 1 || f.n > MaxMoves {
 			bad(f.name, f.n, fmt.Sprintf("1 to %d", MaxMoves), fmt.Sprintf("leave it 0 for %d", defaultMoves))
 		}
+	}
+	if c.DeviceStaging < 0 {
+		bad("DeviceStaging", c.DeviceStaging, "positive", "leave it 0 for 64 MiB")
 	}
 	if c.OperationTimeout < 0 {
 		bad("OperationTimeout", c.OperationTimeout, "positive", "leave it 0 for one second")

@@ -31,6 +31,7 @@ type Engine struct {
 	records *Records
 	node    *peer.Node // nil without Config.Peers
 	pins    *peer.Pins // nil without a framework
+	devices *devices   // nil without Config.CUDA
 
 	closed atomic.Bool
 	// background ends at Close; work counts the fetches under way.
@@ -66,7 +67,8 @@ type namespace struct {
 	parts    []*part
 	shift    uint // the hash's top bits choose the part
 	unmapped atomic.Bool
-	maxBlock int // bytes of the largest value or piece
+	pinned   atomic.Bool // the GPU driver knows payload
+	maxBlock int         // bytes of the largest value or piece
 	share    sharing
 	print    [32]byte // fingerprint of the layout, for peers
 }
@@ -107,6 +109,9 @@ func Open(cfg Config) (*Engine, error) {
 	if err := e.build(); err != nil {
 		e.unmap()
 		return nil, err
+	}
+	if err := e.openDevices(); err != nil {
+		return nil, errors.Join(err, e.Close())
 	}
 	if err := e.openPeers(); err != nil {
 		return nil, errors.Join(err, e.Close())
@@ -263,6 +268,9 @@ func (e *Engine) Close() error {
 	e.quiesce() // from here on no fetch begins
 	e.records.quiesce()
 	e.awaitWork()
+	if e.devices != nil {
+		e.devices.close()
+	}
 	e.closeIdle()
 	e.hub.close()
 	e.mu.Lock()
@@ -344,7 +352,7 @@ func (e *Engine) settleLocked() {
 			left += p.Lingering()
 		}
 	}
-	if left == 0 {
+	if left == 0 && e.devices.release() {
 		e.state = gone
 		e.unmap()
 	}

@@ -53,8 +53,15 @@ func (h *Handle) FetchFrom(keys [][]byte, opt FetchOptions) *Op {
 // DeliverFrom is Deliver with sources named by the caller.
 func (h *Handle) DeliverFrom(targets []Target, opt FetchOptions) *Op {
 	op := newOp(len(targets))
+	opt.Move = false
+	h.deliverFrom(op, targets, opt)
+	return op
+}
+
+func (h *Handle) deliverFrom(op *Op, targets []Target, opt FetchOptions) {
 	if err := h.enter(); err != nil {
-		return op.fail(reasonOf(err))
+		op.fail(reasonOf(err))
+		return
 	}
 	defer h.exit()
 	absent := h.answerLocal(op, opt.elsewhere(h.e), func(i int) []byte { return targets[i].Key }, func(i int, v View) Result { return h.deliver(&v, targets[i].Dst) })
@@ -62,9 +69,7 @@ func (h *Handle) DeliverFrom(targets []Target, opt FetchOptions) *Op {
 	for i := range targets {
 		keys[i] = targets[i].Key
 	}
-	opt.Move = false
 	h.fetchFrom(op, keys, absent, absent, targets, opt)
-	return op
 }
 
 func (o *FetchOptions) elsewhere(e *Engine) bool {

@@ -98,6 +98,9 @@ type Op struct {
 	results []Result
 	settled []bool
 	left    int
+	// hook sees each answer before anybody else does; nil: nothing does. It runs
+	// under mu: it must not touch the Op, nor block.
+	hook func(i int, r Result)
 }
 
 func newOp(n int) *Op {
@@ -116,6 +119,9 @@ func (o *Op) settle(i int, r Result) bool {
 		return false
 	}
 	o.settled[i], o.results[i] = true, r
+	if o.hook != nil {
+		o.hook(i, r)
+	}
 	if o.left--; o.left == 0 {
 		close(o.done)
 	}
@@ -238,22 +244,7 @@ type Target struct {
 // Dst of a key without an answer must not be touched: when the operation's time
 // is up, keys whose source still holds Dst are answered only after the source
 // has let go.
-func (h *Handle) Deliver(targets []Target) *Op {
-	op := newOp(len(targets))
-	if err := h.enter(); err != nil {
-		return op.fail(reasonOf(err))
-	}
-	defer h.exit()
-	absent := h.answerLocal(op, h.e.cfg.Remote != nil, func(i int) []byte { return targets[i].Key }, func(i int, v View) Result { return h.deliver(&v, targets[i].Dst) })
-	if len(absent) > 0 {
-		keys := make([][]byte, len(targets))
-		for i := range targets {
-			keys[i] = targets[i].Key
-		}
-		h.e.fetchRemote(h.ns, op, keys, absent, targets, 0)
-	}
-	return op
-}
+func (h *Handle) Deliver(targets []Target) *Op { return h.DeliverFrom(targets, FetchOptions{}) }
 
 // deliver copies a claimed block and releases it. When checksums are asked for
 // on copying reads, it verifies what it copied.

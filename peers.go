@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvcr-go/kvcr/peer"
+	"github.com/kvcr-go/kvcr/ucx"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -25,7 +26,9 @@ type Peers struct {
 	// shm serves namespaces whose memory is a memfd (Memory.Backing).
 	Routes  []string
 	Streams int
-	Timing  peer.Timing
+	// UCX is for route ucx: transports, devices, settings. Default: tcp.
+	UCX    ucx.Options
+	Timing peer.Timing
 	// Framework lends blocks of the host program's, which lie in Regions, to
 	// peers. nil: none.
 	Framework peer.Framework
@@ -78,6 +81,9 @@ func (e *Engine) openPeers() error {
 		return err
 	}
 	if e.node, err = peer.Open(cfg); err != nil {
+		if cfg.UCX != nil {
+			err = errors.Join(err, cfg.UCX.Close()) // the node may not have come to it
+		}
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	e.pins = rec.pins
@@ -85,7 +91,12 @@ func (e *Engine) openPeers() error {
 }
 
 // routes turns names into routes. None: all that there are.
-func (e *Engine) routes(names []string) (routes []wire.Route, ucx peer.Route, err error) {
+func (e *Engine) routes(names []string) (routes []wire.Route, viaUCX peer.Route, err error) {
+	defer func() {
+		if err != nil && viaUCX != nil {
+			err = errors.Join(err, viaUCX.Close())
+		}
+	}()
 	all := len(names) == 0
 	if all {
 		names = []string{"shm", "ucx", "stream"}
@@ -96,23 +107,23 @@ func (e *Engine) routes(names []string) (routes []wire.Route, ucx peer.Route, er
 			if e.sharedMemory() {
 				routes = append(routes, wire.RouteShm)
 			} else if !all {
-				return nil, nil, &ConfigError{"Peers.Routes", name, "needs memory that can be shared", "set Memory.Backing to memfd"}
+				return nil, viaUCX, &ConfigError{"Peers.Routes", name, "needs memory that can be shared", "set Memory.Backing to memfd"}
 			}
 		case "ucx":
-			ucx, err = newUCXRoute(e)
+			u, err := newUCXRoute(e)
 			switch {
 			case err == nil:
-				routes = append(routes, ucx.Kind())
+				routes, viaUCX = append(routes, u.Kind()), u
 			case !all:
 				return nil, nil, &ConfigError{"Peers.Routes", name, err.Error(), "build with -tags ucx on a machine with libucx, or leave it out"}
 			}
 		case "stream":
 			routes = append(routes, wire.RouteStream)
 		default:
-			return nil, nil, &ConfigError{"Peers.Routes", name, "one of shm, ucx, stream", "leave it empty for all there are"}
+			return nil, viaUCX, &ConfigError{"Peers.Routes", name, "one of shm, ucx, stream", "leave it empty for all there are"}
 		}
 	}
-	return routes, ucx, nil
+	return routes, viaUCX, nil
 }
 
 // sharedMemory reports whether some namespace lies in a memfd.
@@ -173,6 +184,17 @@ func (r *peerRecords) ClaimBytes(c peer.Claim) [][]byte {
 		pieces = append(pieces, s.Host)
 	}
 	return pieces
+}
+
+// ClaimSpans is ClaimBytes for who can read memory of devices, too.
+func (r *peerRecords) ClaimSpans(c peer.Claim) (spans []peer.Span) {
+	if peer.IsPin(c) {
+		return r.pins.Spans(c)
+	}
+	for _, b := range r.Records.ClaimBytes(c) {
+		spans = append(spans, peer.Span{Host: b, Device: -1, Len: len(b)})
+	}
+	return spans
 }
 
 func (r *peerRecords) Unclaim(c peer.Claim) {

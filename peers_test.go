@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/arena"
 	"github.com/kvcr-go/kvcr/peer"
+	"github.com/kvcr-go/kvcr/ucx"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -52,6 +54,13 @@ func openPeer(t *testing.T, change func(*kvcr.Config)) *peerEngine {
 	}
 	if eps := e.Peers().Endpoints(); len(eps) > 0 {
 		p.endpoint = eps[0]
+	}
+	if ucx.Built && slices.Contains(cfg.Peers.Routes, "ucx") {
+		eventually(t, "the memory is registered", func() bool {
+			u := e.Peers().UCX()
+			done, total, err := u.Registered()
+			return err == nil && done == total && total > 0
+		})
 	}
 	t.Cleanup(func() {
 		eventually(t, "no claim is left", func() bool { return e.Claims() == 0 })
@@ -114,8 +123,11 @@ func routes(t *testing.T, f func(t *testing.T, open func(t *testing.T, change fu
 	for _, r := range []struct {
 		name  string
 		route wire.Route
-	}{{"stream", wire.RouteStream}, {"shm", wire.RouteShm}} {
+	}{{"stream", wire.RouteStream}, {"shm", wire.RouteShm}, {"ucx", wire.RouteUCX}} {
 		t.Run(r.name, func(t *testing.T) {
+			if r.route == wire.RouteUCX && !ucx.Built {
+				t.Skip(ucx.ErrNotBuilt)
+			}
 			f(t, func(t *testing.T, change func(*kvcr.Config)) *peerEngine {
 				return openPeer(t, func(c *kvcr.Config) {
 					c.Memory.Backing = arena.Memfd

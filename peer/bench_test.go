@@ -77,6 +77,31 @@ func BenchmarkFetchStream(b *testing.B) {
 	})
 }
 
+// BenchmarkFetchUCX: ucx_perftest -t tag_bw, run beside it, is what UCX itself
+// reaches here; the baseline is a plain copy over TCP, as in BenchmarkFetchStream.
+func BenchmarkFetchUCX(b *testing.B) {
+	src := startUCXChild(b, "copy")
+	dst := newTable(b, childBlocks, childSize, true)
+	n := openNode(b, dst, withUCX(b, dst))
+	plain := dialPlain(b, src)
+	into := newTable(b, childBlocks, childSize, true)
+	sides(b, func() time.Duration { return fetchRound(b, n, dst, src.endpoint) }, func() time.Duration {
+		start := time.Now()
+		if _, err := plain.Write([]byte{1}); err != nil {
+			b.Fatal(err)
+		}
+		for i := range childBlocks {
+			if _, err := io.ReadFull(plain, into.mem[i*childSize:(i+1)*childSize]); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return time.Since(start)
+	})
+	if s, _ := n.Known(src.endpoint); s.Route != wire.RouteUCX {
+		b.Errorf("route %v", s.Route)
+	}
+}
+
 // dialPlain connects to the copy loop of the other process.
 func dialPlain(b testing.TB, src *child) net.Conn {
 	nc, err := net.Dial("tcp", strings.TrimPrefix(src.ask("plain"), "tcp://"))

@@ -21,6 +21,7 @@ import (
 const (
 	envRole     = "KVCR_PEER_TEST_ROLE"
 	envEndpoint = "KVCR_PEER_TEST_ENDPOINT"
+	envUCX      = "KVCR_PEER_TEST_UCX"
 	childBlocks = 64
 	childSize   = 1 << 20
 )
@@ -59,10 +60,22 @@ func startChild(t testing.TB, role string, env ...string) *child {
 // line is the next line that the child says.
 func (c *child) line() string {
 	c.t.Helper()
-	if !c.out.Scan() {
+	s, ok := c.scan()
+	if !ok {
 		c.t.Fatalf("the other process has ended: %v", c.out.Err())
 	}
-	return c.out.Text()
+	return s
+}
+
+// scan is line, with ok false when the child has ended. What UCX says of its own
+// accord, on standard output, is not the child's.
+func (c *child) scan() (line string, ok bool) {
+	for c.out.Scan() {
+		if s := c.out.Text(); !strings.HasPrefix(s, "[") || !strings.Contains(s, "UCX") {
+			return s, true
+		}
+	}
+	return "", false
 }
 
 // ask sends a command and returns the answer.
@@ -109,7 +122,11 @@ func childMain(role string) {
 		routes = routes[1:]
 	}
 	tb.noPool = role == "nopool"
-	n := openNode(t, tb, withRoutes(routes...))
+	opt := withRoutes(routes...)
+	if os.Getenv(envUCX) != "" {
+		opt = withUCX(t, tb)
+	}
+	n := openNode(t, tb, opt)
 	if role != "dest" {
 		for i := range childBlocks {
 			tb.put(t, keyOf(i), childSize)
@@ -119,7 +136,7 @@ func childMain(role string) {
 	fmt.Println(n.Endpoints()[0])
 	endpoint := os.Getenv(envEndpoint)
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		cmd, _, _ := strings.Cut(in.Text(), " ")
+		cmd, arg, _ := strings.Cut(in.Text(), " ")
 		switch cmd {
 		case "plain":
 			fmt.Println(servePlain(tb))
@@ -140,6 +157,9 @@ func childMain(role string) {
 					tb.drop()
 				}
 			}()
+		case "once": // from who may end meanwhile
+			fetch(t, n, arg, Submit{Namespace: "ns", Items: wanted(0, 4)}, 300*time.Millisecond)
+			fmt.Println("done")
 		case "route":
 			s, _ := n.Known(endpoint)
 			fmt.Println(s.Route)
@@ -151,3 +171,8 @@ func childMain(role string) {
 }
 
 func runtimeGoroutines() int { return runtime.NumGoroutine() }
+
+const (
+	sigstop = syscall.SIGSTOP
+	sigcont = syscall.SIGCONT
+)

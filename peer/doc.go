@@ -39,6 +39,8 @@
 //   - An idle peer costs a connection and some memory: no goroutine, no timer.
 //   - What peers send is checked before it is used, and costs them their own
 //     connection at most. What never proves anything is bounded in number and time.
+//   - Liveness comes from the control connection and from pidfds, never from UCX
+//     alone: an endpoint that fails ends its session, which is then made anew.
 //   - A move removes the source's copy only while the destination is known to
 //     hold its own: the rules M1 to M7 (see Source and Dest).
 package peer

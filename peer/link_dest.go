@@ -235,6 +235,9 @@ func (l *destLink) do(a Action) {
 	case Ended:
 		delete(l.ops, a.Op)
 		l.node.count.ops.Add(1)
+		if w, ok := l.side.(opWatcher); ok {
+			w.ended(a.Op)
+		}
 	case Outcome:
 		l.node.count.taken.ended(a.Status)
 		if f := l.node.cfg.OnOutcome; f != nil {

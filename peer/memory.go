@@ -22,6 +22,13 @@ type Memory interface {
 	Share(namespace string) (*os.File, int64, error)
 }
 
+// SpanMemory is a Memory that has claims on devices: ClaimBytes has no bytes for
+// those pieces.
+type SpanMemory interface {
+	// ClaimSpans is the payload of a claimed block: its pieces in order.
+	ClaimSpans(c Claim) []Span
+}
+
 // Records is the whole block table.
 type Records interface {
 	SourceRecords

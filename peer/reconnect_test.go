@@ -182,13 +182,18 @@ func (r *relay) cut() {
 // Connections that are cut again and again, in the midst of blocks: every item is
 // settled once, those that arrived are whole, and nothing stays behind.
 func TestCuts(t *testing.T) {
+	t.Run("stream", func(t *testing.T) { testCuts(t, false, func(*table) nodeOption { return func(*Config) {} }) })
+	t.Run("ucx", func(t *testing.T) { testCuts(t, true, func(tb *table) nodeOption { return withUCX(t, tb) }) })
+}
+
+func testCuts(t *testing.T, shared bool, route func(*table) nodeOption) {
 	const n, size = 64, 256 << 10
 	// Slots of one round may still be read into when the next begins.
-	src, dst := newTable(t, n, size, false), newTable(t, 4*n, size, false)
+	src, dst := newTable(t, n, size, shared), newTable(t, 4*n, size, shared)
 	for i := range n {
 		src.put(t, keyOf(i), size)
 	}
-	a, b := openNode(t, src), openNode(t, dst)
+	a, b := openNode(t, src, route(src)), openNode(t, dst, route(dst))
 	r := newRelay(t, a.Endpoints()[0])
 	stop := make(chan struct{})
 	var cutter sync.WaitGroup
@@ -240,45 +245,52 @@ func TestMoveUnderCuts(t *testing.T) {
 	const n, size = 16, 64 << 10
 	for _, cuts := range []bool{false, true} {
 		t.Run(fmt.Sprintf("cuts=%t", cuts), func(t *testing.T) {
-			src, dst := newTable(t, n, size, false), newTable(t, n, size, false)
-			for i := range n {
-				src.put(t, keyOf(i), size)
-			}
-			var moved, kept atomic.Int32
-			count := func(c *Config) {
-				c.OnOutcome = func(o Outcome) {
-					if o.Status == wire.StatusOK {
-						moved.Add(1)
-					} else {
-						kept.Add(1)
-					}
-				}
-			}
-			a, b := openNode(t, src), openNode(t, dst, count)
-			r := newRelay(t, a.Endpoints()[0])
-			for round := range 10 {
-				if cuts {
-					go func() { time.Sleep(time.Duration(1+round) * time.Millisecond); r.cut() }()
-				}
-				fetch(t, b, r.endpoint(), Submit{Namespace: "ns", Mode: wire.TransferMove, Items: wanted(0, n)}, time.Second)
-				if !cuts {
-					break
-				}
-			}
-			dst.quiet(t)
-			src.quiet(t)
-			for i := range n {
-				if src.check(keyOf(i), size) != nil && dst.check(keyOf(i), size) != nil {
-					t.Errorf("%s is nowhere", keyOf(i))
-				}
-				if !cuts && src.check(keyOf(i), size) == nil {
-					t.Errorf("%s was not moved", keyOf(i))
-				}
-			}
-			if !cuts && moved.Load() != n {
-				t.Errorf("%d outcomes say moved, %d kept", moved.Load(), kept.Load())
-			}
+			testMoveUnderCuts(t, cuts, n, size, false, func(*table) nodeOption { return func(*Config) {} })
 		})
+		t.Run(fmt.Sprintf("ucx/cuts=%t", cuts), func(t *testing.T) {
+			testMoveUnderCuts(t, cuts, n, size, true, func(tb *table) nodeOption { return withUCX(t, tb) })
+		})
+	}
+}
+
+func testMoveUnderCuts(t *testing.T, cuts bool, n, size int, shared bool, route func(*table) nodeOption) {
+	src, dst := newTable(t, n, size, shared), newTable(t, n, size, shared)
+	for i := range n {
+		src.put(t, keyOf(i), size)
+	}
+	var moved, kept atomic.Int32
+	count := func(c *Config) {
+		c.OnOutcome = func(o Outcome) {
+			if o.Status == wire.StatusOK {
+				moved.Add(1)
+			} else {
+				kept.Add(1)
+			}
+		}
+	}
+	a, b := openNode(t, src, route(src)), openNode(t, dst, count, route(dst))
+	r := newRelay(t, a.Endpoints()[0])
+	for round := range 10 {
+		if cuts {
+			go func() { time.Sleep(time.Duration(1+round) * time.Millisecond); r.cut() }()
+		}
+		fetch(t, b, r.endpoint(), Submit{Namespace: "ns", Mode: wire.TransferMove, Items: wanted(0, n)}, time.Second)
+		if !cuts {
+			break
+		}
+	}
+	dst.quiet(t)
+	src.quiet(t)
+	for i := range n {
+		if src.check(keyOf(i), size) != nil && dst.check(keyOf(i), size) != nil {
+			t.Errorf("%s is nowhere", keyOf(i))
+		}
+		if !cuts && src.check(keyOf(i), size) == nil {
+			t.Errorf("%s was not moved", keyOf(i))
+		}
+	}
+	if !cuts && moved.Load() != int32(n) {
+		t.Errorf("%d outcomes say moved, %d kept", moved.Load(), kept.Load())
 	}
 }
 

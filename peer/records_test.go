@@ -127,6 +127,17 @@ func (tb *table) drop() {
 	}
 }
 
+// dropAll removes blocks by their keys.
+func (tb *table) dropAll(from, n int) {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	for i := from; i < from+n; i++ {
+		if b := tb.blocks[keyOf(i)]; b != nil {
+			tb.remove(b)
+		}
+	}
+}
+
 func (tb *table) remove(b *tblock) {
 	if tb.blocks[string(b.key)] == b {
 		delete(tb.blocks, string(b.key))

@@ -103,3 +103,6 @@ type item struct {
 type attacher interface {
 	attach(nc net.Conn, index int, namespace string)
 }
+
+// opWatcher is a DestRoute that hears when the machine has forgotten an operation.
+type opWatcher interface{ ended(op OpID) }

@@ -87,6 +87,14 @@ func newStreamSource(s *Session) *streamSource {
 }
 
 func (r *streamSource) Write(w Write) {
+	var have uint64
+	for _, b := range r.s.Memory.ClaimBytes(w.Claim) {
+		have += uint64(len(b))
+	}
+	if have < w.Offer.Size { // it lies on a device, for one
+		r.s.Event(Written{w.Op, w.Index, wire.StatusUnsupported})
+		return
+	}
 	r.mu.Lock()
 	if r.down {
 		r.mu.Unlock()

@@ -104,6 +104,16 @@ func (s Status) Error() string {
 	return fmt.Sprintf("UCX status %d", int8(s))
 }
 
+// AbortsWithPeers reports whether a UCX of this version may end the whole process
+// when a peer is killed in the moment in which a connection to it is made. Only
+// builds with assertions do, such as Debian's 1.13.1; which a library is cannot be
+// asked.
+func AbortsWithPeers(version string) bool {
+	var major, minor int
+	n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return n == 2 && (major < 1 || major == 1 && minor < 14)
+}
+
 // Canceled reports whether an operation ended because it was cancelled, by
 // Cancel or by the closing of its endpoint or worker.
 func Canceled(err error) bool {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvcr-go/kvcr/arena"
+	"github.com/kvcr-go/kvcr/ucx"
 	"github.com/kvcr-go/kvcr/ucx/cuda"
 )
 
@@ -72,7 +73,7 @@ func examine(h host) []finding {
 	h.numa(add)
 	trial(add)
 	h.network(add)
-	add("UCX", "note", "", "not in this build")
+	transports(add, ucx.Built, ucx.Version())
 	gpu(add, cuda.Options{})
 	return out
 }
@@ -234,6 +235,19 @@ func (h host) network(add adder) {
 		names = append(names, name)
 	}
 	add("network", "ok", "", "%s", strings.Join(names, ", "))
+}
+
+// transports says which UCX there is, and whether it can be trusted with peers that
+// crash.
+func transports(add adder, built bool, version string) {
+	switch {
+	case !built:
+		add("UCX", "note", "for RDMA between nodes, build for linux with cgo and -tags ucx", "not in this build")
+	case ucx.AbortsWithPeers(version):
+		add("UCX", "bad", "install UCX 1.14 or later (or one built without assertions), or set the peers' routes to shm,stream: when a peer is killed while a connection to it is being made, this version may abort the node", "%s", version)
+	default:
+		add("UCX", "ok", "", "%s", version)
+	}
 }
 
 // gpu says what the CUDA driver finds. It makes no context, so that devices in

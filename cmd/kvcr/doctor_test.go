@@ -73,6 +73,21 @@ func TestDoctorWithoutADriver(t *testing.T) {
 	}
 }
 
+func TestDoctorUCX(t *testing.T) {
+	for _, tt := range []struct {
+		built          bool
+		version, state string
+	}{{false, "", "note"}, {true, "1.13.1", "bad"}, {true, "1.14.0", "ok"}, {true, "2.0.0", "ok"}, {true, "1.9.0", "bad"}} {
+		var f finding
+		transports(func(name, state, advice, format string, args ...any) {
+			f = finding{name, fmt.Sprintf(format, args...), state, advice}
+		}, tt.built, tt.version)
+		if f.State != tt.state || f.State != "ok" && f.Advice == "" || tt.built && f.Value != tt.version {
+			t.Errorf("%+v: %+v", tt, f)
+		}
+	}
+}
+
 func TestDoctorHere(t *testing.T) {
 	code, out, msg := call(t, nil, "doctor", "--json")
 	var found []finding
