@@ -927,7 +927,7 @@ func TestRecordsCrossing(t *testing.T) {
 				}
 			}
 			moved := stats(t, p.src).Counts.Moved + stats(t, p.dst).Counts.Moved
-			if moved < uint64(n)/20 {
+			if moved < uint64(n)/100 { // how many depends on how the goroutines run
 				t.Errorf("only %d moves went through", moved)
 			}
 			quiet(t, p.src)
