@@ -477,9 +477,7 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 			if whole != nil {
 				st.sum.Extend(whole[:size-left])
 			}
-			if left > 0 {
-				points.At("part", uint64(d.s.Peer))
-			}
+			points.At("part", uint64(d.s.Peer))
 			continue
 		}
 		if !errors.Is(e, os.ErrDeadlineExceeded) {

@@ -28,6 +28,7 @@ type proc struct {
 	self     uint64
 	at       chan string   // points at which it waits
 	dead     chan struct{} // closed when its output has ended
+	armed    string        // the point named last
 
 	mu      sync.Mutex
 	enc     *json.Encoder
@@ -111,6 +112,9 @@ func (p *proc) open() {
 // begin sends a request; the function waits for the reply.
 func (p *proc) begin(r request) func() (reply, error) {
 	got := make(chan reply, 1)
+	if r.Verb == "arm" {
+		p.armed = r.Point
+	}
 	p.mu.Lock()
 	p.lastID++
 	r.ID = p.lastID
@@ -153,9 +157,9 @@ func (p *proc) reached() {
 	select {
 	case <-p.at:
 	case <-p.dead:
-		p.t.Fatalf("%s has ended before its point", p.set.Name)
+		p.t.Fatalf("%s has ended before its point, %q", p.set.Name, p.armed)
 	case <-time.After(10 * time.Second):
-		p.t.Fatalf("%s never comes to its point", p.set.Name)
+		p.t.Fatalf("%s never comes to its point, %q", p.set.Name, p.armed)
 	}
 }
 

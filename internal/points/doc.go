@@ -9,7 +9,8 @@
 //
 // where X is the type of the message. On the way of the payload there are
 //
-//	part     some of a block's bytes lie in the destination's memory (stream)
+//	part     some of a block's bytes, or all, lie in the destination's memory, and
+//	         nobody has been told (stream)
 //	copy     a block is about to be copied from the source's memory (shm)
 //	copied   and has been
 package points
