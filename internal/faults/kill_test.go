@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvcr-go/kvcr/ucx"
 )
 
 // death is one way to die: at a point of a transfer that one of the two comes to.
@@ -22,15 +24,28 @@ func (d death) String() string {
 	return fmt.Sprintf("%s, move=%t, %s, %s dies", d.route, d.move, d.point, d.victim)
 }
 
+// killRoutes are the routes that can be had here.
+func killRoutes() []string {
+	if ucx.Built {
+		return []string{"stream", "shm", "ucx"}
+	}
+	return []string{"stream", "shm"}
+}
+
 // deaths are all of them.
 func deaths() (list []death) {
-	for _, route := range []string{"stream", "shm"} {
+	for _, route := range killRoutes() {
 		for _, move := range []bool{false, true} {
 			requests, replies := []string{"START"}, []string{"OFFER"}
-			halfway := []string{"copy", "copied"}
-			if route == "stream" {
-				requests, replies = append(requests, "ACCEPT"), append(replies, "DONE")
+			var halfway []string
+			switch route {
+			case "shm":
+				halfway = []string{"copy", "copied"}
+			case "stream":
 				halfway = []string{"part"}
+			}
+			if route != "shm" {
+				requests, replies = append(requests, "ACCEPT"), append(replies, "DONE")
 			}
 			if move {
 				requests, replies = append(requests, "CONFIRM"), append(replies, "REMOVED")
@@ -59,9 +74,8 @@ func deaths() (list []death) {
 
 // mayConfirm reports whether a confirmation may be on its way at that point, or
 // read: from here on the source may remove its copy though the destination dies.
-// While the source stands at a point the destination goes on: on route stream it
-// confirms what has arrived, which DONE may follow, and on route shm it needs
-// nothing but the OFFER.
+// While the source stands at a point the destination goes on: it confirms what has
+// arrived, which DONE may follow, and on route shm it needs nothing but the OFFER.
 func (d death) mayConfirm() bool {
 	switch d.point {
 	case "sent OFFER":
@@ -110,7 +124,7 @@ func TestKills(t *testing.T) {
 		list = append(list, list...)
 	}
 	list = list[:kills]
-	for _, route := range []string{"stream", "shm"} {
+	for _, route := range killRoutes() {
 		t.Run(route, func(t *testing.T) {
 			mine := slices.Clone(list)
 			mine = slices.DeleteFunc(mine, func(d death) bool { return d.route != route })
@@ -143,6 +157,9 @@ func killAll(t *testing.T, route string, list []death) {
 	p.fetchWithin("first", time.Second)
 	time.Sleep(150 * time.Millisecond) // for the witness to see how fast it is
 	before, _ := p.w.median()
+	if s, _ := p.w.e.Peers().Known(p.a.endpoint); !strings.HasPrefix(s.Route.String(), route) {
+		t.Fatalf("the route is %v, and not %s", s.Route, route)
+	}
 	for i, d := range list {
 		if p.kill(i, d); t.Failed() {
 			t.Fatalf("kill %d: %v", i, d)
