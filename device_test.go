@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,9 +28,12 @@ import (
 // Words of the double's control file, see ucx/cuda/testdata.
 const (
 	doubleRegistrations = 2
+	doubleHostCalls     = 7
 	doubleViolations    = 11
 	doubleFailCopy      = 14
 	doubleFailRegister  = 16
+	doubleSticky        = 20
+	doubleStickyDevice  = 21
 	doubleHold          = 22
 	doubleDelay         = 23
 	doubleReset         = 27
@@ -52,6 +56,16 @@ const (
 	gpuElement  = 64 << 10
 )
 
+// gpuDouble is where the double is. TestMain removes it.
+var gpuDouble = sync.OnceValue(func() string {
+	dir, err := os.MkdirTemp("", "kvcr-double")
+	if err != nil {
+		panic(err)
+	}
+	kvcr.AtTestEnd = append(kvcr.AtTestEnd, func() { os.RemoveAll(dir) })
+	return dir
+})
+
 // openGPU compiles the double; device memory faults when the processor touches it.
 func openGPU(t *testing.T) *gpuRig {
 	t.Helper()
@@ -61,8 +75,7 @@ func openGPU(t *testing.T) *gpuRig {
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip("no gcc to build a double of the CUDA driver: apt-get install gcc libc6-dev")
 	}
-	lib := filepath.Join(os.TempDir(), fmt.Sprintf("kvcr-double-%d.so", os.Getpid()))
-	path := lib + ".control"
+	lib, path := filepath.Join(gpuDouble(), "double.so"), filepath.Join(gpuDouble(), "control")
 	if _, err := os.Stat(lib); err != nil { // one for the process: a driver library stays loaded
 		if out, err := exec.Command("gcc", "-O2", "-shared", "-fPIC", "-pthread", "-o", lib, "ucx/cuda/testdata/libcuda_double.c").CombinedOutput(); err != nil {
 			t.Fatalf("gcc: %v\n%s", err, out)
