@@ -238,6 +238,9 @@ func (g *devices) release() bool {
 	return true
 }
 
+// unsettled reports whether a lost device may still write to memory.
+func (g *devices) unsettled() bool { return g != nil && g.d.Stats().UnsettledBatches > 0 }
+
 // batches collects spans for one direction, and starts them device by device.
 type deviceBatches struct {
 	dir cuda.Direction

@@ -3,11 +3,13 @@ package kvcr_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/arena"
 	"github.com/kvcr-go/kvcr/peer"
+	"github.com/kvcr-go/kvcr/ucx"
 	"github.com/kvcr-go/kvcr/ucx/cuda"
 	"github.com/kvcr-go/kvcr/wire"
 )
@@ -25,9 +28,12 @@ import (
 // Words of the double's control file, see ucx/cuda/testdata.
 const (
 	doubleRegistrations = 2
+	doubleHostCalls     = 7
 	doubleViolations    = 11
 	doubleFailCopy      = 14
 	doubleFailRegister  = 16
+	doubleSticky        = 20
+	doubleStickyDevice  = 21
 	doubleHold          = 22
 	doubleDelay         = 23
 	doubleReset         = 27
@@ -50,6 +56,16 @@ const (
 	gpuElement  = 64 << 10
 )
 
+// gpuDouble is where the double is. TestMain removes it.
+var gpuDouble = sync.OnceValue(func() string {
+	dir, err := os.MkdirTemp("", "kvcr-double")
+	if err != nil {
+		panic(err)
+	}
+	kvcr.AtTestEnd = append(kvcr.AtTestEnd, func() { os.RemoveAll(dir) })
+	return dir
+})
+
 // openGPU compiles the double; device memory faults when the processor touches it.
 func openGPU(t *testing.T) *gpuRig {
 	t.Helper()
@@ -59,8 +75,7 @@ func openGPU(t *testing.T) *gpuRig {
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip("no gcc to build a double of the CUDA driver: apt-get install gcc libc6-dev")
 	}
-	lib := filepath.Join(os.TempDir(), fmt.Sprintf("kvcr-double-%d.so", os.Getpid()))
-	path := lib + ".control"
+	lib, path := filepath.Join(gpuDouble(), "double.so"), filepath.Join(gpuDouble(), "control")
 	if _, err := os.Stat(lib); err != nil { // one for the process: a driver library stays loaded
 		if out, err := exec.Command("gcc", "-O2", "-shared", "-fPIC", "-pthread", "-o", lib, "ucx/cuda/testdata/libcuda_double.c").CombinedOutput(); err != nil {
 			t.Fatalf("gcc: %v\n%s", err, out)
@@ -342,6 +357,11 @@ func TestDevicesEndEarly(t *testing.T) {
 			t.Error("a copy that failed is a success")
 		}
 	}
+	g.control[doubleFailCopy].Store(2)
+	rs := wait(t, e.h.DepositRefs([]kvcr.RegionBlock{{Key: []byte("not copied"), Ref: ref("gpu0", 0)}}, kvcr.DepositOptions{}))
+	if rs[0].Reason != kvcr.ReasonSource || e.h.Has([]byte("not copied")) {
+		t.Errorf("a deposit whose copy failed: %v", rs[0].Reason)
+	}
 	g.control[doubleFailCopy].Store(0)
 	for _, label := range []string{"gpu0", "gpu1"} {
 		if err := g.regions.Deregister(label); err != nil {
@@ -402,3 +422,71 @@ func TestPinnedOnDevice(t *testing.T) {
 		eventually(t, "every pin is given back", func() bool { return fw.pins.Load() == fw.released.Load() && fw.pins.Load() > 0 })
 	})
 }
+
+// A lent block of many messages, cut in the midst of device memory, to the caller's
+// memory and to a slot.
+func TestLargePinOnDevice(t *testing.T) {
+	if !ucx.Built {
+		t.Skip(ucx.ErrNotBuilt)
+	}
+	const size = 2<<20 + 64<<10
+	g := openGPU(t)
+	at, err := g.d.Alloc(1, 2*size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.register(peer.Region{Label: "large", Device: 1, Addr: uintptr(at) + size, Size: size})
+	big, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.d.RegisterHost(t.Context(), big, nil); err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < size; i += 8 {
+		binary.LittleEndian.PutUint64(big[i:], uint64(i)*0x9e3779b97f4a7c15)
+	}
+	end := make(chan cuda.Result, 1)
+	if err := g.d.Submit(cuda.Copy{Direction: cuda.ToDevice, Device: 1, Host: [][]byte{big}, Mem: []cuda.Span{{Ptr: at + size, Size: size}}, Done: func(r cuda.Result) { end <- r }}); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-end; r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	config := func(c *kvcr.Config) {
+		c.Memory.Backing = arena.Memfd
+		c.Namespaces[0].Pools[0].SlotBytes = size
+		c.Shards = 1
+		c.Peers.Routes = []string{"ucx"}
+	}
+	a := openPeer(t, func(c *kvcr.Config) {
+		config(c)
+		c.CUDA, c.Regions = g.d, g.regions
+		c.Peers.Framework, c.Peers.Regions = &largeFramework{}, g.regions
+	})
+	b := openPeer(t, config)
+	opt := kvcr.FetchOptions{Sources: []string{a.endpoint}, Timeout: 10 * time.Second}
+	dst := make([]byte, size)
+	if rs := wait(t, b.h.DeliverFrom([]kvcr.Target{{Key: []byte("large"), Dst: dst}}, opt)); !rs[0].OK() || !bytes.Equal(dst, big) {
+		t.Errorf("delivered: %v", rs[0].Reason)
+	}
+	rs := wait(t, b.h.FetchFrom([][]byte{[]byte("large")}, opt))
+	if !rs[0].OK() || !bytes.Equal(rs[0].View.Bytes(), big) {
+		t.Errorf("fetched: %v", rs[0].Reason)
+	}
+	rs[0].View.Release()
+}
+
+// largeFramework lends the one element of region "large".
+type largeFramework struct{}
+
+func (largeFramework) RequestPin(_ string, keys [][]byte, done func(peer.PinResult)) func() {
+	r := peer.PinResult{Handle: "pin", Blocks: make([]peer.PinnedBlock, len(keys))}
+	for i := range keys {
+		r.Blocks[i] = peer.PinnedBlock{Refs: []peer.MemoryRef{ref("large", 0)}, Pools: []byte{0}}
+	}
+	done(r)
+	return func() {}
+}
+
+func (largeFramework) ReleasePin(string) bool { return true }

@@ -290,6 +290,7 @@ func (e *Engine) Close() error {
 	e.state = lingering
 	e.settleLocked()
 	if e.state == lingering {
+		busy.Devices = e.devices.unsettled()
 		e.closeErr = &busy
 	}
 	if peersErr != nil {

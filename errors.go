@@ -96,9 +96,15 @@ func (e *OpError) Unwrap() error { return e.Err }
 type BusyError struct {
 	Views        int // claims not released
 	Reservations int // reservations neither committed nor aborted
+	// Devices: a GPU that was lost may still write to memory of ours; it stays
+	// mapped until the process ends.
+	Devices bool
 }
 
 func (e *BusyError) Error() string {
+	if e.Devices {
+		return fmt.Sprintf("kvcr: close: %v: a GPU that was lost may still write to it: end the process", ErrBusy)
+	}
 	return fmt.Sprintf("kvcr: close: %v: %d views and %d reservations are out; their memory is unmapped when the last one ends", ErrBusy, e.Views, e.Reservations)
 }
 

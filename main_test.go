@@ -35,8 +35,14 @@ func TestMain(m *testing.M) {
 			code = 1
 		}
 	}
+	for _, f := range AtTestEnd {
+		f()
+	}
 	os.Exit(code)
 }
+
+// AtTestEnd is what tests want done after the last of them.
+var AtTestEnd []func()
 
 // stock is what there must be no more of once an engine is closed.
 type stock struct {

@@ -29,8 +29,8 @@ type Peers struct {
 	// UCX is for route ucx: transports, devices, settings. Default: tcp.
 	UCX    ucx.Options
 	Timing peer.Timing
-	// Framework lends blocks of the host program's, which lie in Regions, to
-	// peers. nil: none.
+	// Framework lends blocks of the host program's, which lie in Regions (default
+	// Config.Regions), to peers. Those on GPUs go over route ucx. nil: none.
 	Framework peer.Framework
 	Regions   *peer.Regions
 
@@ -69,11 +69,15 @@ func (e *Engine) openPeers() error {
 	}
 	rec := &peerRecords{Records: e.records}
 	cfg.Records = rec
+	regions := p.Regions
+	if regions == nil {
+		regions = e.cfg.Regions
+	}
 	if p.Framework != nil {
-		if p.Regions == nil {
+		if regions == nil {
 			return &ConfigError{"Peers.Regions", nil, "set when there is a Framework", "register the framework's memory"}
 		}
-		rec.pins = peer.NewPins(p.Framework, p.Regions)
+		rec.pins = peer.NewPins(p.Framework, regions)
 		cfg.Pinner = rec.pins
 	}
 	var err error

@@ -375,3 +375,36 @@ func TestUCXBothWays(t *testing.T) {
 		right.dropAll(0, n)
 	}
 }
+
+// Bytes that are not those of the sum are not committed.
+func TestUCXChecksum(t *testing.T) {
+	src, dst := newTable(t, 2, childSize, true), newTable(t, 2, childSize, true)
+	src.put(t, keyOf(0), childSize)
+	src.put(t, keyOf(1), childSize)
+	src.mem[src.blocks[keyOf(1)].at+childSize-1] ^= 1
+	a, b := openNode(t, src, withUCX(t, src)), openNode(t, dst, withUCX(t, dst))
+	rs := fetch(t, b, a.Endpoints()[0], Submit{Namespace: "ns", Items: wanted(0, 2)}, 5*time.Second)
+	if rs[0].Status != wire.StatusOK || rs[1].Status != wire.StatusChecksum {
+		t.Errorf("%v and %v", rs[0].Status, rs[1].Status)
+	}
+	if dst.check(keyOf(0), childSize) != nil || dst.check(keyOf(1), childSize) == nil {
+		t.Error("the wrong block is resident")
+	}
+}
+
+// What a destination says of its memory is checked before it is believed.
+func TestUCXDesc(t *testing.T) {
+	good := appendDesc(nil, 77, []int{5, 0, 3})
+	if tag, pieces, ok := parseDesc(good, 8); !ok || tag != 77 || len(pieces) != 3 {
+		t.Errorf("%d %v %t", tag, pieces, ok)
+	}
+	for name, bad := range map[string][]byte{
+		"empty": nil, "short": good[:7], "cut": good[:len(good)-1], "a piece less": good[:len(good)-8],
+		"too much": appendDesc(nil, 77, []int{5, 4}), "overflow": appendDesc(nil, 77, []int{-1, 9}),
+		"a probe's tag": appendDesc(nil, probeTag|77, []int{8}), "many": appendDesc(nil, 77, make([]int, wire.MaxPieces+1)),
+	} {
+		if _, _, ok := parseDesc(bad, 8); ok {
+			t.Errorf("%s is taken", name)
+		}
+	}
+}
