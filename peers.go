@@ -26,7 +26,10 @@ type Peers struct {
 	// shm serves namespaces whose memory is a memfd (Memory.Backing).
 	Routes  []string
 	Streams int
-	// UCX is for route ucx: transports, devices, settings. Default: tcp.
+	// UCX is for route ucx: transports, devices, settings. Default: tcp, on
+	// loopback only unless there is a Secret or Public is set, since UCX itself
+	// asks nobody for a secret: with either of them its ports must be out of reach
+	// of strangers.
 	UCX    ucx.Options
 	Timing peer.Timing
 	// Framework lends blocks of the host program's, which lie in Regions (default

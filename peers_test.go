@@ -226,6 +226,10 @@ func TestMoveFromPeer(t *testing.T) {
 				}
 			}
 		}
+		// A hold outlives the answer, and a source that closes meanwhile.
+		eventually(t, "the moves are over", func() bool {
+			return a.Peers().Stats().Operations == 1 && b.Peers().Stats().Operations == 2
+		})
 		for _, k := range keys {
 			if !a.h.Has(k) && !b.h.Has(k) {
 				t.Errorf("%s is lost", k)
@@ -281,5 +285,31 @@ func TestFetchFromAborts(t *testing.T) {
 	}
 	if rs := wait(t, b.h.FetchFrom(keysOf(0, 1), kvcr.FetchOptions{})); rs[0].Reason != kvcr.ReasonMiss {
 		t.Error(rs[0].Reason)
+	}
+}
+
+// Without a secret UCX listens where only this machine comes.
+func TestUCXListensOnLoopback(t *testing.T) {
+	if !ucx.Built {
+		t.Skip(ucx.ErrNotBuilt)
+	}
+	device := func(change func(*kvcr.Config)) string {
+		p := openPeer(t, func(c *kvcr.Config) {
+			c.Memory.Backing = arena.Memfd
+			c.Peers.Routes = []string{"ucx", "stream"}
+			change(c)
+		})
+		for _, s := range p.Peers().UCX().Settings() {
+			if s.Name == "NET_DEVICES" {
+				return s.Value
+			}
+		}
+		return "all"
+	}
+	if d := device(func(*kvcr.Config) {}); d != "lo" {
+		t.Errorf("without a secret: %s", d)
+	}
+	if d := device(func(c *kvcr.Config) { c.Peers.Secret = []byte("0123456789abcdef") }); d != "all" {
+		t.Errorf("with a secret: %s", d)
 	}
 }

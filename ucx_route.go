@@ -4,10 +4,26 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 
 	"github.com/kvcr-go/kvcr/peer"
 	"github.com/kvcr-go/kvcr/ucx"
 )
+
+// loopbacks are the interfaces that only this machine reaches. UCX listens for
+// whoever comes, so that it goes where an address of ours without a secret may go.
+func loopbacks() (names []string) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return []string{"lo"}
+	}
+	for _, i := range all {
+		if i.Flags&net.FlagLoopback != 0 {
+			names = append(names, i.Name)
+		}
+	}
+	return names
+}
 
 // newUCXRoute opens route ucx over the payload memory of all namespaces, which it
 // registers in the background. In a build without UCX it fails.
@@ -16,6 +32,9 @@ func newUCXRoute(e *Engine) (peer.Route, error) {
 		return nil, ucx.ErrNotBuilt
 	}
 	cfg := peer.UCXConfig{UCX: e.cfg.Peers.UCX, Logger: e.cfg.Peers.Logger, CUDA: e.cfg.CUDA}
+	if len(cfg.UCX.Devices) == 0 && !e.cfg.Peers.Public && len(e.cfg.Peers.Secret) == 0 {
+		cfg.UCX.Devices = loopbacks()
+	}
 	for _, ns := range e.list {
 		if ns.payload.Placement().GoHeap {
 			return nil, errors.New("the memory is Go's heap, as in race builds, and cannot be registered: set Memory.Backing to memfd")

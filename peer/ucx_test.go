@@ -290,7 +290,7 @@ func TestUCXStopped(t *testing.T) {
 	if slots == 0 {
 		t.Error("nothing was under way: this shows nothing")
 	}
-	within(t, 3*closeGrace, func() bool { _, n, _, _ := dst.use(); return n == 0 }, func() string { return "slots are still out" })
+	within(t, 5*closeGrace, func() bool { _, n, _, _ := dst.use(); return n == 0 }, func() string { return "slots are still out" })
 	t.Logf("memory is back after %v", time.Since(start))
 	c.cmd.Process.Signal(sigcont)
 }
