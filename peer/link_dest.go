@@ -34,10 +34,14 @@ type destLink struct {
 	quarantine map[item]int64
 
 	// Guarded by link.mu.
-	dialling bool
+	dialling bool        // one goroutine at a time, whose is brief
 	waiting  int         // calls that want a connection
 	refusal  wire.Status // of the last attempt, until the next: nobody waits for that
 	wantNS   string
+
+	// Of who dials.
+	came  time.Time // when there was a connection last
+	brief int       // how many before it, one after another, were soon lost
 
 	// Guarded by node.mu.
 	name    string
@@ -162,6 +166,8 @@ func (l *destLink) frame(c *control, id uint64, m wire.Message) {
 
 func (l *destLink) lost(c *control) { l.link.post(connDown{c}) }
 
+func (l *destLink) pace() { l.link.pace() }
+
 func (l *destLink) took(ev Event) {
 	switch e := ev.(type) {
 	case Landed:
@@ -199,6 +205,7 @@ func (l *destLink) answered(id item, ok bool) {
 	}
 	delete(l.posts, id)
 	l.node.count.posted.Add(-p.size)
+	l.node.count.posts.Add(-1)
 	if ok {
 		l.node.count.in(l.route, p.size)
 		l.traffic.add(p.size)
@@ -216,6 +223,7 @@ func (l *destLink) do(a Action) {
 		p := &posted{side: l.side, size: int64(a.Offer.Size)}
 		l.posts[id] = p
 		l.node.count.posted.Add(p.size)
+		l.node.count.posts.Add(1)
 		namespace := ""
 		if w := l.ops[a.Op]; w != nil {
 			namespace = w.namespace
@@ -282,16 +290,27 @@ func (l *destLink) ran() {
 		return
 	}
 	l.link.mu.Lock()
-	defer l.link.mu.Unlock()
-	if l.dialling || l.waiting == 0 && l.link.m.Ops() == 0 || l.node.closing.Load() {
-		return
+	begin := !l.dialling && (l.waiting > 0 || l.link.m.Ops() > 0) && !l.node.closing.Load()
+	l.dialling = l.dialling || begin
+	l.link.mu.Unlock()
+	if begin && !l.node.spawn(l.dial) { // which takes node.mu: never with link.mu held
+		l.rested()
 	}
-	l.dialling = l.node.spawn(l.dial)
+}
+
+func (l *destLink) rested() {
+	l.link.mu.Lock()
+	l.dialling = false
+	l.link.mu.Unlock()
 }
 
 const (
 	firstBackoff = 20 * time.Millisecond
 	lastBackoff  = 900 * time.Millisecond
+	// briefMost bounds the pause after connections that came about and were soon
+	// lost: eight dials a second at most, of a peer that lets us in and then does not
+	// want us.
+	briefMost = 4
 )
 
 // backoff is the pause after so many failures: random, so that the peers of a node
@@ -304,7 +323,12 @@ func backoffAfter(failures int) time.Duration {
 // dial connects, again and again while there is work. There is one at a time.
 func (l *destLink) dial() {
 	n := l.node
-	for failures := 0; ; failures++ {
+	if !l.came.IsZero() && time.Since(l.came) < lastBackoff {
+		l.brief = min(l.brief+1, briefMost)
+	} else {
+		l.brief = 0
+	}
+	for failures := l.brief; ; failures++ {
 		if failures > 0 {
 			select {
 			case <-n.ctx.Done():
@@ -321,6 +345,7 @@ func (l *destLink) dial() {
 		l.lastErr = err
 		n.mu.Unlock()
 		if err == nil {
+			l.came = time.Now()
 			// Whoever runs the link next sees the connection, or dials again.
 			l.rest()
 			return
@@ -370,11 +395,7 @@ func (l *destLink) enough() bool {
 // rest ends the dialling, behind the connection's Up in the queue: before it, whoever
 // runs the link would see no connection and nobody who dials.
 func (l *destLink) rest() {
-	l.link.post(call(func() {
-		l.link.mu.Lock()
-		l.dialling = false
-		l.link.mu.Unlock()
-	}))
+	l.link.post(call(l.rested))
 }
 
 // refuse ends what waits for a connection: there will be none soon. Operations that
@@ -411,6 +432,9 @@ func (l *destLink) try() error {
 	}
 	if w.Route == wire.RouteNone {
 		nc.Close()
+		n.mu.Lock()
+		delete(l.failed, who) // there is no other: what failed may do the next time
+		n.mu.Unlock()
 		return refusef(wire.StatusUnsupported, "no route in common")
 	}
 	c, err := n.newControl(nc, l, peerName(&w.PeerInfo, nc), true)

@@ -58,6 +58,7 @@ type Node struct {
 type target struct {
 	who  Incarnation
 	side attacher
+	link *sourceLink
 }
 
 type listener struct {
@@ -201,6 +202,7 @@ func (n *Node) accept(l listener) {
 			}
 			continue
 		}
+		nc.SetDeadline(time.Now().Add(n.cfg.HandshakeTimeout)) // before Close may set another
 		select {
 		case n.shaking <- struct{}{}:
 		default:
@@ -289,8 +291,12 @@ func (n *Node) dropToken(token uint64) {
 	delete(n.tokens, token)
 }
 
+// maxUsers bounds the connections of one destination: one that comes anew may be
+// here before the end of the last is noticed.
+const maxUsers = 8
+
 // enterSource finds or makes the link to a destination, which stays at least
-// until leaveSource.
+// until leaveSource of users.
 func (n *Node) enterSource(who Incarnation) (*sourceLink, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -305,13 +311,16 @@ func (n *Node) enterSource(who Incarnation) (*sourceLink, error) {
 		l = newSourceLink(n, who)
 		n.sources[who] = l
 	}
+	if l.users >= maxUsers {
+		return nil, refusef(wire.StatusBusy, "%d connections are one peer's, and no more may be", l.users)
+	}
 	l.users++
 	return l, nil
 }
 
-func (n *Node) leaveSource(l *sourceLink) {
+func (n *Node) leaveSource(l *sourceLink, count *int) {
 	n.mu.Lock()
-	l.users--
+	*count--
 	n.mu.Unlock()
 	l.link.post(call(func() {})) // it may be over
 }
@@ -324,7 +333,7 @@ func (n *Node) tidySource(l *sourceLink) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if l.users == 0 && n.sources[l.who] == l {
+	if l.users+l.guests == 0 && n.sources[l.who] == l {
 		delete(n.sources, l.who)
 		l.dogs.keep(func(Incarnation) bool { return false })
 	}

@@ -65,6 +65,7 @@ type counters struct {
 	dials, reconnects            atomic.Uint64
 	taken, given                 moves
 	posted, quarantined, writing atomic.Int64
+	posts                        atomic.Int64 // whose bytes are posted
 }
 
 func (c *counters) in(r wire.Route, bytes int64) {

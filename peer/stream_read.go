@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,8 +28,10 @@ import (
 //	    nobody but the table before: so Close ends it at once, or has the reader
 //	    stop, which then writes what is left of the block nowhere.
 //	W2  Nobody can tell what was on a connection that is lost, but for the block
-//	    that was being read. What the source says it has sent, and has not begun
-//	    to come a while after a loss, was on it.
+//	    that was being read. What the source says it has sent was on it, if it was
+//	    posted before the loss and is on no other connection. It is on none that has
+//	    been silent for a while; nor on one that was dialled after the source said so,
+//	    or has brought a block that was posted after that: bytes keep their order.
 type streamDest struct {
 	s      *Session
 	lost   func(error) // of the one connection there is, which is not dialled again; nil: dialled
@@ -40,6 +44,7 @@ type streamDest struct {
 	idle    time.Time // when nothing was posted any more
 	down    bool
 	losses  int         // of connections
+	moment  uint64      // counts what W2 is about, so that it has an order
 	suspect *time.Timer // runs judge; nil: there is no loss to speak of
 }
 
@@ -48,8 +53,9 @@ type inPost struct {
 	Post
 	on      *inStream // that is reading it, nil: none
 	closing bool
-	losses  int  // when it was posted
-	sent    bool // the source says so
+	losses  int    // when it was posted
+	posted  uint64 // moment
+	sent    uint64 // moment when the source said so, 0: it has not
 }
 
 // inStream is the place of one payload connection, which comes and goes.
@@ -58,6 +64,13 @@ type inStream struct {
 	index int
 	alive bool     // a goroutine dials or reads; guarded by d.mu
 	nc    net.Conn // guarded by d.mu; nil: none
+
+	// For judge, guarded by d.mu but for reads.
+	dialled uint64        // moment
+	brought uint64        // the last moment when a block that came was posted
+	reads   atomic.Uint64 // that brought something
+	judged  uint64        // reads, when judge looked last
+	silent  bool          // from then to now
 
 	// Of the goroutine.
 	raw  syscall.RawConn
@@ -98,7 +111,8 @@ func (d *streamDest) Post(p Post, _ string) {
 		d.s.Event(Landed{p.Op, p.Index, wire.StatusLost})
 		return
 	}
-	d.posts[item{p.Op, p.Index}] = &inPost{Post: p, losses: d.losses}
+	d.moment++
+	d.posts[item{p.Op, p.Index}] = &inPost{Post: p, losses: d.losses, posted: d.moment}
 	if len(d.posts) == 1 {
 		d.wakeLocked()
 	}
@@ -117,16 +131,45 @@ func (d *streamDest) wakeLocked() {
 func (d *streamDest) Done(op OpID, index int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if p := d.posts[item{op, index}]; p != nil {
-		p.sent = true
+	if p := d.posts[item{op, index}]; p != nil && p.sent == 0 {
+		d.moment++
+		p.sent = d.moment
 		d.suspectLocked(p)
 	}
 }
 
+// mayBeLost reports whether a post was on a connection that is lost, unless it is on
+// another. mu held.
+func (d *streamDest) mayBeLost(p *inPost) bool {
+	return p.sent != 0 && p.on == nil && p.losses != d.losses
+}
+
+// mayCome reports whether it is on a connection that there is (W2). mu held.
+func (d *streamDest) mayCome(p *inPost) bool {
+	return slices.ContainsFunc(d.streams, func(st *inStream) bool {
+		return st.nc != nil && !st.silent && st.dialled < p.sent && st.brought < p.sent
+	})
+}
+
 // suspectLocked sees to it that a post is judged, if it may have been lost. mu held.
 func (d *streamDest) suspectLocked(p *inPost) {
-	if p.sent && p.on == nil && p.losses != d.losses && d.suspect == nil && !d.down {
-		d.suspect = time.AfterFunc(4*d.s.node.cfg.Timing.Repeat, d.judge)
+	if d.mayBeLost(p) && d.suspect == nil && !d.down {
+		d.listenLocked()
+		d.judgeLater()
+	}
+}
+
+// judgeLater sets the time for which a connection must be silent. mu held.
+func (d *streamDest) judgeLater() {
+	d.suspect = time.AfterFunc(4*d.s.node.cfg.Timing.Repeat, d.judge)
+}
+
+// listenLocked notes which connections have been silent since it was called last.
+// mu held.
+func (d *streamDest) listenLocked() {
+	for _, st := range d.streams {
+		n := st.reads.Load()
+		st.silent, st.judged = n == st.judged, n
 	}
 }
 
@@ -134,12 +177,21 @@ func (d *streamDest) suspectLocked(p *inPost) {
 func (d *streamDest) judge() {
 	d.mu.Lock()
 	d.suspect = nil
+	d.listenLocked()
 	var lost []item
+	again := false
 	for id, p := range d.posts {
-		if p.sent && p.on == nil && p.losses != d.losses {
+		switch {
+		case !d.mayBeLost(p):
+		case d.mayCome(p):
+			again = true
+		default:
 			lost = append(lost, id)
 			d.dropLocked(id)
 		}
+	}
+	if again && !d.down {
+		d.judgeLater()
 	}
 	d.mu.Unlock()
 	for _, id := range lost {
@@ -266,7 +318,8 @@ func (st *inStream) adopt(nc net.Conn) error {
 		nc.Close()
 		return ErrClosed
 	}
-	st.nc, st.raw, st.have = nc, raw, 0
+	d.moment++
+	st.nc, st.raw, st.have, st.dialled, st.brought = nc, raw, 0, d.moment, 0
 	return nil
 }
 
@@ -339,6 +392,7 @@ func (st *inStream) readv() (n int, err error) {
 	}
 	st.bufs = advance(st.bufs, n)
 	st.moved = true
+	st.reads.Add(1)
 	return n, nil
 }
 
@@ -401,6 +455,7 @@ func (st *inStream) block() error {
 		bad, p = true, nil
 	default:
 		p.on = st
+		st.brought = max(st.brought, p.posted)
 	}
 	d.mu.Unlock()
 	if bad {
