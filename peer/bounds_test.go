@@ -151,6 +151,44 @@ func TestSendsAreHandedOver(t *testing.T) {
 	}
 	c.mu.Unlock()
 	c.close()
+	within(t, 5*time.Second, func() bool { return n.Stats().Outbound == 0 }, func() string { return fmt.Sprintf("%d bytes still wait", n.Stats().Outbound) })
+}
+
+// All peers together have a limit too; who has little waiting does not feel it.
+func TestMaxOutbound(t *testing.T) {
+	n := openNode(t, newTable(t, 1, 1, false), func(c *Config) { c.MaxOutbound = 1 << 20 })
+	conn := func() *control {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fds[1]) })
+		c := &control{node: n, fd: fds[0]}
+		t.Cleanup(c.close)
+		for { // what the kernel takes does not count
+			if _, err := unix.Write(c.fd, make([]byte, 4096)); err != nil {
+				return c
+			}
+		}
+	}
+	a, b, c := conn(), conn(), conn()
+	dead := func(c *control) bool { c.mu.Lock(); defer c.mu.Unlock(); return c.dead }
+	a.write(make([]byte, 900<<10))
+	b.write(make([]byte, outFree))
+	c.write(make([]byte, 200<<10))
+	if dead(a) || dead(b) || !dead(c) {
+		t.Errorf("ended: %t, %t, %t, want the last alone", dead(a), dead(b), dead(c))
+	}
+	b.write([]byte{1})
+	b.write(make([]byte, 200<<10))
+	if !dead(b) {
+		t.Error("one that has much waiting is kept beyond the limit")
+	}
+	if got := n.Stats().Outbound; got < 900<<10 || got > 1<<20 {
+		t.Errorf("%d bytes are said to wait", got)
+	}
+	a.close()
+	within(t, 5*time.Second, func() bool { return n.Stats().Outbound == 0 }, func() string { return fmt.Sprintf("%d bytes still wait", n.Stats().Outbound) })
 }
 
 // gated is a table whose memory is shared only when the test says so.

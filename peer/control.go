@@ -57,6 +57,10 @@ type receiver interface {
 // connection is closed. More than all answers to all operations that it may have.
 const outQueue = 16 << 20
 
+// outFree is what may wait whatever waits for others: so that they cannot have a
+// connection closed that has little to say.
+const outFree = 64 << 10
+
 // newControl prepares an authenticated connection: from here on it can be written
 // to. On failure the connection is closed.
 func (n *Node) newControl(nc net.Conn, to receiver, name string, fromServer bool) (*control, error) {
@@ -159,11 +163,13 @@ func (c *control) write(b []byte) {
 	if len(b) == 0 {
 		return
 	}
-	if len(c.queue)+c.draining+len(b) > outQueue {
-		c.endLocked(fmt.Errorf("%d bytes wait for the peer to read", len(c.queue)+c.draining))
+	waits := len(c.queue) + c.draining + len(b)
+	if all := &c.node.count.outbound; waits > outQueue || waits > outFree && all.Load()+int64(len(b)) > c.node.cfg.MaxOutbound {
+		c.endLocked(fmt.Errorf("%d bytes wait for the peer to read, %d for all peers", waits, all.Load()))
 		return
 	}
 	c.queue = append(c.queue, b...)
+	c.node.count.outbound.Add(int64(len(b)))
 	if !c.writing {
 		dup, err := unix.FcntlInt(uintptr(c.fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
@@ -186,6 +192,7 @@ func (c *control) drain(f *os.File) {
 	for {
 		c.mu.Lock()
 		b := c.queue
+		c.node.count.outbound.Add(int64(-c.draining))
 		c.queue, c.draining = nil, len(b)
 		if len(b) == 0 || c.dead {
 			c.writing = false
@@ -218,6 +225,7 @@ func (c *control) endLocked(why error) {
 	if c.dead {
 		return
 	}
+	c.node.count.outbound.Add(int64(-len(c.queue)))
 	c.dead, c.why, c.queue = true, why, nil
 	// The loop's descriptor is another: without this the peer would see the end
 	// only when the loop has closed it.
