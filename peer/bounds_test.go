@@ -154,23 +154,41 @@ func TestSendsAreHandedOver(t *testing.T) {
 	within(t, 5*time.Second, func() bool { return n.Stats().Outbound == 0 }, func() string { return fmt.Sprintf("%d bytes still wait", n.Stats().Outbound) })
 }
 
+// deafControl is a connection whose other end reads nothing, and whose socket is
+// full.
+func deafControl(t *testing.T, n *Node) *control {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fds[1]) })
+	c := &control{node: n, fd: fds[0]}
+	t.Cleanup(c.close)
+	for { // what the kernel takes does not count
+		if _, err := unix.Write(c.fd, make([]byte, 4096)); err != nil {
+			return c
+		}
+	}
+}
+
+// What a goroutine is just writing waits as well.
+func TestOutQueue(t *testing.T) {
+	c := deafControl(t, openNode(t, newTable(t, 1, 1, false)))
+	c.write(make([]byte, outQueue*3/4))
+	within(t, 5*time.Second, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.draining > 0 }, func() string { return "nobody writes" })
+	c.write(make([]byte, outQueue/2))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.dead {
+		t.Errorf("%d bytes wait", len(c.queue)+c.draining)
+	}
+}
+
 // All peers together have a limit too; who has little waiting does not feel it.
 func TestMaxOutbound(t *testing.T) {
 	n := openNode(t, newTable(t, 1, 1, false), func(c *Config) { c.MaxOutbound = 1 << 20 })
-	conn := func() *control {
-		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { unix.Close(fds[1]) })
-		c := &control{node: n, fd: fds[0]}
-		t.Cleanup(c.close)
-		for { // what the kernel takes does not count
-			if _, err := unix.Write(c.fd, make([]byte, 4096)); err != nil {
-				return c
-			}
-		}
-	}
+	conn := func() *control { return deafControl(t, n) }
 	a, b, c := conn(), conn(), conn()
 	dead := func(c *control) bool { c.mu.Lock(); defer c.mu.Unlock(); return c.dead }
 	a.write(make([]byte, 900<<10))
@@ -334,6 +352,24 @@ func TestCancelSome(t *testing.T) {
 		if i != 3*k {
 			t.Errorf("sent %v", sent)
 			break
+		}
+	}
+}
+
+// The end of a session answers for each write once, for those that were cancelled
+// before it as well.
+func TestCancelThenDown(t *testing.T) {
+	answers := map[int]int{}
+	r := newStreamSource(&Session{Event: func(e Event) { answers[e.(Written).Index]++ }})
+	for i := range 10 {
+		r.Write(Write{Op: 1, Index: i, Offer: &wire.Offered{}})
+	}
+	r.CancelWrite(1, 3)
+	r.CancelWrite(1, 3)
+	r.Down()
+	for i := range 10 {
+		if answers[i] != 1 {
+			t.Errorf("write %d is answered %d times", i, answers[i])
 		}
 	}
 }
