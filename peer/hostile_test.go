@@ -303,6 +303,33 @@ func (r *rawSource) greet(nc net.Conn) {
 
 func (r *rawSource) endpoint() string { return "tcp://" + r.ln.Addr().String() }
 
+// until writes b again and again until the other end takes no more, and returns how
+// many bytes it took.
+func until(nc net.Conn, b []byte) (n int) {
+	for n < 256<<20 {
+		k, err := nc.Write(b)
+		if n += k; err != nil {
+			break
+		}
+	}
+	return n
+}
+
+// flood has every payload connection written to, while there are any, and reports
+// those that are read without an end.
+func (r *rawSource) flood(write func(net.Conn) int) {
+	for {
+		select {
+		case nc := <-r.pay:
+			if n := write(nc); n > 64<<20 {
+				r.t.Errorf("%d bytes that nobody wants are read", n)
+			}
+		case <-time.After(300 * time.Millisecond):
+			return
+		}
+	}
+}
+
 // Whatever a source sends, the destination lives, fetches from others, and has its
 // slots back.
 func TestHostileSource(t *testing.T) {
@@ -359,6 +386,17 @@ func TestHostileSource(t *testing.T) {
 				pay.Write(append(block(id, i, size), make([]byte, size)...))
 				pay.Write(append(block(id, i, size), make([]byte, size)...)) // twice
 			}
+		}},
+		{"unsolicited without end", wire.StatusTimeout, func(r *rawSource, ctrl net.Conn, id uint64, s *wire.Start) {
+			ctrl.Write(offer(r, s, size).Append(nil, id))
+			r.flood(func(nc net.Conn) int { return until(nc, append(block(id+5, 0, size), make([]byte, size)...)) })
+		}},
+		{"unsolicited and huge", wire.StatusTimeout, func(r *rawSource, ctrl net.Conn, id uint64, s *wire.Start) {
+			ctrl.Write(offer(r, s, size).Append(nil, id))
+			r.flood(func(nc net.Conn) int {
+				nc.Write(block(id, 77, maxBlock))
+				return until(nc, make([]byte, 1<<20))
+			})
 		}},
 		{"no frame", wire.StatusTimeout, func(r *rawSource, ctrl net.Conn, id uint64, s *wire.Start) {
 			ctrl.Write(offer(r, s, size).Append(nil, id))

@@ -33,6 +33,7 @@ type streamDest struct {
 	streams []*inStream
 	idle    time.Time // when nothing was posted any more
 	down    bool
+	spare   uint64      // bytes of blocks that nobody wants which may still come
 	losses  int         // of connections
 	moment  uint64      // counts what W2 is about, so that it has an order
 	suspect *time.Timer // runs judge; nil: there is no loss to speak of
@@ -49,7 +50,7 @@ type inPost struct {
 }
 
 func newStreamDest(s *Session, streams int) *streamDest {
-	d := &streamDest{s: s, posts: map[item]*inPost{}}
+	d := &streamDest{s: s, posts: map[item]*inPost{}, spare: unaskedMost}
 	d.ctx, d.cancel = context.WithCancel(s.node.ctx)
 	for i := range streams {
 		d.streams = append(d.streams, &inStream{d: d, index: i})
@@ -142,7 +143,7 @@ func (d *streamDest) judge() {
 			again = true
 		default:
 			lost = append(lost, id)
-			d.dropLocked(id)
+			d.giveUpLocked(id, p)
 		}
 	}
 	if again && !d.down {
@@ -168,9 +169,25 @@ func (d *streamDest) Close(op OpID, index int) {
 		d.mu.Unlock()
 		return
 	}
-	d.dropLocked(id)
+	d.giveUpLocked(id, p)
 	d.mu.Unlock()
 	d.s.Event(Shut{op, index})
+}
+
+// giveUpLocked takes an item out of the table whose bytes may still come. mu held.
+func (d *streamDest) giveUpLocked(id item, p *inPost) {
+	d.spare += blockHead + p.Offer.Size
+	d.dropLocked(id)
+}
+
+// passLocked reports whether a block that nobody wants may be: one that was given
+// up, or one of the few that are borne though nobody ever wanted them. mu held.
+func (d *streamDest) passLocked(size uint64) bool {
+	if cost := blockHead + size; cost <= d.spare {
+		d.spare -= cost
+		return true
+	}
+	return false
 }
 
 // dropLocked takes an item out of the table. mu held.

@@ -47,6 +47,9 @@ const (
 	linger = time.Second
 	// maxBlock is the most bytes that a BLOCK may name; no pool has larger slots.
 	maxBlock = 1 << 40
+	// unaskedMost is how many bytes of blocks that were never asked for are read,
+	// in one session, before they end its payload connections.
+	unaskedMost = 1 << 20
 	// drainPart is what is read at once of a block that nobody wants.
 	drainPart = 64 << 10
 )
@@ -248,15 +251,19 @@ func (st *inStream) block() error {
 	case p == nil || p.on != nil:
 		p = nil
 	case p.Offer.Size != m.Size:
-		d.dropLocked(id)
+		d.giveUpLocked(id, p)
 		bad, p = true, nil
 	default:
 		p.on = st
 		st.brought = max(st.brought, p.posted)
 	}
+	pass := p != nil || d.passLocked(m.Size)
 	d.mu.Unlock()
 	if bad {
 		d.s.Event(Landed{id.op, id.index, wire.StatusSource})
+	}
+	if !pass {
+		return fmt.Errorf("a block of %d bytes that was never asked for", m.Size)
 	}
 	left := m.Size
 	if p != nil {
