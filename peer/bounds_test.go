@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -643,6 +644,64 @@ func TestShmUnwatchable(t *testing.T) {
 			closeNode(t, a)
 			procs.System = whole
 		})
+	}
+}
+
+// Memory of sources is mapped as long as there is a session with them.
+func TestShmMappingsEnd(t *testing.T) {
+	needShm(t)
+	maps := func() int {
+		b, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Skipf("mappings cannot be counted: %v", err)
+		}
+		return strings.Count(string(b), "kvcr-test")
+	}
+	src, dst := newTable(t, 4, 4096, true), newTable(t, 4, 4096, false)
+	src.put(t, keyOf(0), 4096)
+	before := maps()
+	for range 10 {
+		a, b := openNode(t, src, shmFirst), openNode(t, dst, shmFirst)
+		mustFetch(t, b, a.Endpoints()[0], 0, 1)
+		fetch(t, b, a.Endpoints()[0], Submit{Namespace: "another", Items: wanted(0, 1)}, 5*time.Second)
+		dst.drop()
+		mustFetch(t, b, a.Endpoints()[0], 0, 1)
+		if s, _ := b.Known(a.Endpoints()[0]); s.Route != wire.RouteShm || maps() == before {
+			t.Fatalf("route %v, %d mappings", s.Route, maps())
+		}
+		dst.drop()
+		closeNode(t, a) // the source first: the destination lets go by itself
+		within(t, 5*time.Second, func() bool { return maps() == before }, func() string { return fmt.Sprintf("%d mappings, %d before", maps(), before) })
+		closeNode(t, b)
+	}
+}
+
+// warnings counts what a node warns of.
+type warnings struct {
+	slog.Handler
+	n atomic.Int32
+}
+
+func (w *warnings) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (w *warnings) Handle(context.Context, slog.Record) error    { w.n.Add(1); return nil }
+
+// Strangers do not fill the log.
+func TestStrangersAreLoggedRarely(t *testing.T) {
+	w := &warnings{}
+	a := openNode(t, newTable(t, 1, 1, false), func(c *Config) { c.Logger = slog.New(w) })
+	start := time.Now()
+	for range 200 {
+		nc, err := net.Dial("tcp", strings.TrimPrefix(a.Endpoints()[0], "tcp://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc.Write(make([]byte, wire.HeaderSize))
+		_, _ = io.Copy(io.Discard, nc)
+		nc.Close()
+	}
+	within(t, 5*time.Second, func() bool { return a.Stats().Refused == 200 }, func() string { return "not all are refused" })
+	if n, most := w.n.Load(), int32(time.Since(start)/time.Second)+1; n < 1 || n > most {
+		t.Errorf("%d warnings, want 1 to %d", n, most)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"time"
 
@@ -157,7 +158,12 @@ func (n *Node) accepted(nc net.Conn, local bool) {
 	}
 	n.count.refused.Add(1)
 	if !errors.Is(err, io.EOF) {
-		n.log.Warn("a connection is refused", "from", nc.RemoteAddr().String(), "err", err)
+		level := slog.LevelDebug // strangers must not fill the log
+		now, last := int64(n.Now()), n.warned.Load()
+		if (last == 0 || now-last >= int64(time.Second)) && n.warned.CompareAndSwap(last, now) {
+			level = slog.LevelWarn
+		}
+		n.log.Log(n.ctx, level, "a connection is refused", "from", nc.RemoteAddr().String(), "err", err, "refused", n.count.refused.Load())
 	}
 	var r *refused
 	code := wire.CodeHandshake

@@ -185,6 +185,21 @@ func TestHostileDestination(t *testing.T) {
 				t.Errorf("%d are refused", busy)
 			}
 		}},
+		{"another's move", func(d *rawDest) {
+			s, o := ids(d)
+			d.send(7, &wire.Start{Source: s, Dest: o, Mode: wire.TransferMove, Timeout: 60_000, Namespace: "ns", Items: wanted(0, 4)})
+			if m := d.readOne(wire.TypeOffer).(*wire.Offer); m.Items[0].Keep != wire.StatusOK {
+				t.Fatalf("not marked: %+v", m.Items[0])
+			}
+			spoof := newRawDest(t, a, d.self, streamOnly, [16]byte{})
+			spoof.send(7, &wire.Confirm{Source: s, Dest: o, Indices: []uint32{0, 1, 2, 3}})
+			for _, it := range spoof.readOne(wire.TypeRemoved).(*wire.Removed).Items {
+				if it.Status == wire.StatusOK {
+					t.Errorf("item %d is removed for who has not asked for it", it.Index)
+				}
+			}
+			spoof.nc.Close()
+		}},
 		{"same incarnation again", func(d *rawDest) {
 			d.start(7, wanted(0, 8))
 			again := newRawDest(t, a, d.self, streamOnly, [16]byte{})

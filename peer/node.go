@@ -18,8 +18,10 @@ import (
 )
 
 // Node fetches blocks from peers and serves them to peers. Its methods may be
-// called from any goroutine. Callbacks run on goroutines of the node's, must not
-// block, and may call the node.
+// called from any goroutine. Callbacks run on goroutines of the node's or of its
+// callers', must not block, since others' events wait meanwhile, and may call what
+// does not wait: Submit, Abort, and what tells how things stand. Close returns there
+// too, but with ErrClosing.
 type Node struct {
 	cfg    Config
 	log    *slog.Logger
@@ -29,6 +31,7 @@ type Node struct {
 	local  string // unix socket for payload on this host; empty: none
 	count  counters
 	nextOp atomic.Uint64
+	warned atomic.Int64 // when a refused connection was warned of last, as Now
 	loops  *gnet.Client
 	procs  procs.Set
 
