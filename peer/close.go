@@ -20,16 +20,36 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("peer: close: peers may still write %d slots, and read for %d operations; give Close more time, or keep the memory until the process ends", e.Slots, e.Sources)
 }
 
+const (
+	destPatience   = 500 * time.Millisecond // for answers to aborts
+	sourcePatience = 2 * time.Second        // for peers that read our memory
+	// lastPatience is for goroutines that have nothing to wait for.
+	lastPatience = 2 * time.Second
+)
+
 // Close ends the node: operations are aborted, peers told, and memory waited for
-// until ctx ends. Later calls wait for the first and return what it does.
+// until ctx ends. Later calls return what the first does. Each returns in bounded
+// time, with ErrClosing where the node cannot be closed in that: it is closed later
+// then.
 func (n *Node) Close(ctx context.Context) error {
 	n.closeOnce.Do(func() {
-		n.closeErr = n.close(ctx)
-		close(n.closed)
+		go func() { // not ours to wait for: we may be within what it waits for
+			n.closeErr = n.close(ctx)
+			close(n.closed)
+		}()
 	})
-	<-n.closed
-	return n.closeErr
+	bound := time.NewTimer(destPatience + sourcePatience + n.downPatience() + lastPatience)
+	defer bound.Stop()
+	select {
+	case <-n.closed:
+		return n.closeErr
+	case <-bound.C:
+		return &Error{Op: "close", Endpoint: n.cfg.Advertise, Err: ErrClosing}
+	}
 }
+
+// downPatience is for connections to end, and routes to let go of memory.
+func (n *Node) downPatience() time.Duration { return n.cfg.Stall + time.Second }
 
 func (n *Node) close(ctx context.Context) error {
 	n.mu.Lock()
@@ -55,7 +75,7 @@ func (n *Node) close(ctx context.Context) error {
 			}
 		}
 		return true
-	}, 500*time.Millisecond)
+	}, destPatience)
 	bye := (&wire.Goodbye{Reason: wire.CodeShutdown, Text: "the node is closing"}).Append(nil, 0)
 	err2 := n.quiesce(ctx, func() bool {
 		for _, l := range sources {
@@ -64,7 +84,7 @@ func (n *Node) close(ctx context.Context) error {
 			}
 		}
 		return true
-	}, 2*time.Second)
+	}, sourcePatience)
 	_, _ = err, err2 // counted below
 	n.mu.Lock()
 	all := make([]*control, 0, len(n.controls))
@@ -81,8 +101,8 @@ func (n *Node) close(ctx context.Context) error {
 	n.cancel()
 	// Routes let go by themselves once their sessions are down (R3).
 	dests, sources = n.links()
-	_ = n.quiesce(context.WithoutCancel(ctx), n.allDown, n.cfg.Stall+time.Second)
-	left := &InUseError{Slots: int(n.count.posted.Load())}
+	_ = n.quiesce(context.WithoutCancel(ctx), n.allDown, n.downPatience())
+	left := &InUseError{}
 	for _, l := range sources {
 		_, ops := l.link.state()
 		left.Sources += ops
@@ -101,6 +121,7 @@ func (n *Node) close(ctx context.Context) error {
 	n.ended = true
 	n.mu.Unlock()
 	n.work.Wait()
+	left.Slots = int(n.count.posts.Load())
 	var errs []error
 	if e := n.loops.Stop(); e != nil {
 		errs = append(errs, fmt.Errorf("peer: event loops: %w", e))
@@ -138,7 +159,7 @@ func (n *Node) allDown() bool {
 	n.mu.Lock()
 	down := len(n.controls) == 0
 	n.mu.Unlock()
-	return down && n.count.posted.Load() == 0 && n.count.writing.Load() == 0
+	return down && n.count.posts.Load() == 0 && n.count.writing.Load() == 0
 }
 
 func (n *Node) links() (dests []*destLink, sources []*sourceLink) {

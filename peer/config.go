@@ -53,6 +53,10 @@ type Config struct {
 	// MaxQuarantine is how many bytes of memory that peers may still write, beyond
 	// its time, are borne before operations are refused. Default 1 GiB.
 	MaxQuarantine int64
+	// MaxOutbound is how many bytes of messages, of all peers together, may wait for
+	// peers to read them. Beyond it a connection that has more than 64 KiB waiting is
+	// closed, and each is at 16 MiB. Default 256 MiB.
+	MaxOutbound int64
 	// Handshakes bounds the connections that have not proved anything yet.
 	// Default 64; more are closed at once.
 	Handshakes int
@@ -134,6 +138,9 @@ func (c *Config) withDefaults() {
 	number(&c.Loops, max(1, min(4, runtime.GOMAXPROCS(0)/2)))
 	if c.MaxQuarantine == 0 {
 		c.MaxQuarantine = 1 << 30
+	}
+	if c.MaxOutbound == 0 {
+		c.MaxOutbound = 256 << 20
 	}
 	if c.HandshakeTimeout == 0 {
 		c.HandshakeTimeout = 5 * time.Second

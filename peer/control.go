@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,18 +27,23 @@ type control struct {
 	// fromServer: the peer is the server, so we are the destination.
 	fromServer bool
 
-	in []byte // a frame that is not whole; the loop's
+	// Of the loop.
+	in   []byte // a frame that is not whole
+	fast int    // bytes of frames since the last pace
 
 	once  sync.Once
-	onEnd func() // run after the receiver has heard of the end; may be nil
+	ended atomic.Bool // the receiver hears of the end, or has
+	onEnd func()      // run after the receiver has heard of the end; may be nil
 
-	mu      sync.Mutex
-	gc      gnet.Conn // nil before the loop has it
-	fd      int       // ours; -1: closed
-	queue   []byte    // what the kernel has not taken
-	writing bool      // a goroutine does
-	dead    bool
-	why     error // of the end, if it was ours
+	mu    sync.Mutex
+	gc    gnet.Conn // nil before the loop has it
+	fd    int       // ours; -1: closed
+	queue []byte    // what the kernel has not taken
+	// writing: a goroutine does, draining bytes that are not in queue any more.
+	writing  bool
+	draining int
+	dead     bool
+	why      error // of the end, if it was ours
 }
 
 // receiver is who a control connection belongs to.
@@ -45,12 +51,17 @@ type receiver interface {
 	// batch returns the link that takes the frames.
 	batch() *link
 	frame(c *control, id uint64, m wire.Message)
+	pace() // waits until the frames so far are being dealt with
 	lost(c *control)
 }
 
 // outQueue is how many bytes may wait for a peer that does not read, before its
 // connection is closed. More than all answers to all operations that it may have.
 const outQueue = 16 << 20
+
+// outFree is what may wait whatever waits for others: so that they cannot have a
+// connection closed that has little to say.
+const outFree = 64 << 10
 
 // newControl prepares an authenticated connection: from here on it can be written
 // to. On failure the connection is closed.
@@ -101,6 +112,7 @@ func (n *Node) enroll(nc net.Conn, c *control, first func()) error {
 func (c *control) over() {
 	c.once.Do(func() {
 		c.node.dropControl(c)
+		c.ended.Store(true)
 		c.to.lost(c)
 		if c.onEnd != nil {
 			c.onEnd()
@@ -153,31 +165,37 @@ func (c *control) write(b []byte) {
 	if len(b) == 0 {
 		return
 	}
-	if len(c.queue)+len(b) > outQueue {
-		c.endLocked(fmt.Errorf("%d bytes wait for the peer to read", len(c.queue)))
+	waits := len(c.queue) + c.draining + len(b)
+	if all := &c.node.count.outbound; waits > outQueue || waits > outFree && all.Load()+int64(len(b)) > c.node.cfg.MaxOutbound {
+		c.endLocked(fmt.Errorf("%d bytes wait for the peer to read, %d for all peers", waits, all.Load()))
 		return
 	}
 	c.queue = append(c.queue, b...)
+	c.node.count.outbound.Add(int64(len(b)))
 	if !c.writing {
 		dup, err := unix.FcntlInt(uintptr(c.fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			c.endLocked(os.NewSyscallError("dup", err))
 			return
 		}
+		f := os.NewFile(uintptr(dup), "control")
+		if !c.node.spawn(func() { c.drain(f) }) {
+			f.Close()
+			c.endLocked(ErrClosed)
+			return
+		}
 		c.writing = true
-		c.node.work.Add(1)
-		go c.drain(os.NewFile(uintptr(dup), "control"))
 	}
 }
 
 // drain writes the queue, waiting for the kernel, until it is empty.
 func (c *control) drain(f *os.File) {
-	defer c.node.work.Done()
 	defer f.Close()
 	for {
 		c.mu.Lock()
 		b := c.queue
-		c.queue = nil
+		c.node.count.outbound.Add(int64(-c.draining))
+		c.queue, c.draining = nil, len(b)
 		if len(b) == 0 || c.dead {
 			c.writing = false
 			c.mu.Unlock()
@@ -209,6 +227,7 @@ func (c *control) endLocked(why error) {
 	if c.dead {
 		return
 	}
+	c.node.count.outbound.Add(int64(-len(c.queue)))
 	c.dead, c.why, c.queue = true, why, nil
 	// The loop's descriptor is another: without this the peer would see the end
 	// only when the loop has closed it.
@@ -301,6 +320,10 @@ func (c *control) feed(b []byte) (rest []byte, err error) {
 			return nil, err
 		}
 		c.to.frame(c, h.ID, m)
+		if c.fast += wire.HeaderSize + len(payload); c.fast >= paceBytes {
+			c.fast = 0
+			c.to.pace()
+		}
 	}
 }
 

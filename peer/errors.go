@@ -11,6 +11,9 @@ import (
 var (
 	// ErrClosed: the node was closed, before or during the call.
 	ErrClosed = errors.New("closed")
+	// ErrClosing: Close was called from within a callback of the node, or a callback
+	// does not return. The node closes once it does.
+	ErrClosing = errors.New("closing, once its callbacks have returned")
 	// ErrRefused: the peer, or this side, has refused the connection; Status says
 	// why. It is tried again when there is new work.
 	ErrRefused = errors.New("refused")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"time"
 
@@ -139,7 +140,6 @@ func (n *Node) greet(nc net.Conn, namespace string) (Incarnation, error) {
 // accepted runs the listener's part of the handshake on one connection, and hands
 // it on.
 func (n *Node) accepted(nc net.Conn, local bool) {
-	nc.SetDeadline(time.Now().Add(n.cfg.HandshakeTimeout))
 	hello, first, err := n.admit(nc)
 	if err == nil {
 		switch m := first.(type) {
@@ -158,7 +158,12 @@ func (n *Node) accepted(nc net.Conn, local bool) {
 	}
 	n.count.refused.Add(1)
 	if !errors.Is(err, io.EOF) {
-		n.log.Warn("a connection is refused", "from", nc.RemoteAddr().String(), "err", err)
+		level := slog.LevelDebug // strangers must not fill the log
+		now, last := int64(n.Now()), n.warned.Load()
+		if (last == 0 || now-last >= int64(time.Second)) && n.warned.CompareAndSwap(last, now) {
+			level = slog.LevelWarn
+		}
+		n.log.Log(n.ctx, level, "a connection is refused", "from", nc.RemoteAddr().String(), "err", err, "refused", n.count.refused.Load())
 	}
 	var r *refused
 	code := wire.CodeHandshake
@@ -245,7 +250,7 @@ func (n *Node) admitPeer(nc net.Conn, who Incarnation, m *wire.PeerHello) error 
 	var side SourceRoute
 	c, err := n.newControl(nc, l, peerName(&m.PeerInfo, nc), false)
 	if err != nil {
-		n.leaveSource(l)
+		n.leaveSource(l, &l.users)
 		return err
 	}
 	s := &Session{
@@ -255,7 +260,7 @@ func (n *Node) admitPeer(nc net.Conn, who Incarnation, m *wire.PeerHello) error 
 	if route != nil {
 		if side, err = route.Source(n.ctx, s); err != nil {
 			c.close()
-			n.leaveSource(l)
+			n.leaveSource(l, &l.users)
 			return fmt.Errorf("route %v: %w", w.Route, err)
 		}
 	}
@@ -291,10 +296,15 @@ func newToken() (uint64, error) {
 func (n *Node) admitStream(nc net.Conn, hello *wire.Hello, m *wire.PeerStream) error {
 	n.mu.Lock()
 	t := n.tokens[m.Token]
+	ok := t != nil && t.who == Incarnation(hello.Incarnation)
+	if ok {
+		t.link.guests++ // what attach begins must not outlive the link
+	}
 	n.mu.Unlock()
-	if t == nil || t.who != Incarnation(hello.Incarnation) {
+	if !ok {
 		return refusef(wire.StatusUnsupported, "no such control connection, or not any more")
 	}
+	defer n.leaveSource(t.link, &t.link.guests)
 	nc.SetDeadline(time.Time{})
 	t.side.attach(nc, int(m.Index), hello.Namespace)
 	return nil

@@ -185,6 +185,21 @@ func TestHostileDestination(t *testing.T) {
 				t.Errorf("%d are refused", busy)
 			}
 		}},
+		{"another's move", func(d *rawDest) {
+			s, o := ids(d)
+			d.send(7, &wire.Start{Source: s, Dest: o, Mode: wire.TransferMove, Timeout: 60_000, Namespace: "ns", Items: wanted(0, 4)})
+			if m := d.readOne(wire.TypeOffer).(*wire.Offer); m.Items[0].Keep != wire.StatusOK {
+				t.Fatalf("not marked: %+v", m.Items[0])
+			}
+			spoof := newRawDest(t, a, d.self, streamOnly, [16]byte{})
+			spoof.send(7, &wire.Confirm{Source: s, Dest: o, Indices: []uint32{0, 1, 2, 3}})
+			for _, it := range spoof.readOne(wire.TypeRemoved).(*wire.Removed).Items {
+				if it.Status == wire.StatusOK {
+					t.Errorf("item %d is removed for who has not asked for it", it.Index)
+				}
+			}
+			spoof.nc.Close()
+		}},
 		{"same incarnation again", func(d *rawDest) {
 			d.start(7, wanted(0, 8))
 			again := newRawDest(t, a, d.self, streamOnly, [16]byte{})
@@ -303,6 +318,33 @@ func (r *rawSource) greet(nc net.Conn) {
 
 func (r *rawSource) endpoint() string { return "tcp://" + r.ln.Addr().String() }
 
+// until writes b again and again until the other end takes no more, and returns how
+// many bytes it took.
+func until(nc net.Conn, b []byte) (n int) {
+	for n < 256<<20 {
+		k, err := nc.Write(b)
+		if n += k; err != nil {
+			break
+		}
+	}
+	return n
+}
+
+// flood has every payload connection written to, while there are any, and reports
+// those that are read without an end.
+func (r *rawSource) flood(write func(net.Conn) int) {
+	for {
+		select {
+		case nc := <-r.pay:
+			if n := write(nc); n > 64<<20 {
+				r.t.Errorf("%d bytes that nobody wants are read", n)
+			}
+		case <-time.After(300 * time.Millisecond):
+			return
+		}
+	}
+}
+
 // Whatever a source sends, the destination lives, fetches from others, and has its
 // slots back.
 func TestHostileSource(t *testing.T) {
@@ -359,6 +401,17 @@ func TestHostileSource(t *testing.T) {
 				pay.Write(append(block(id, i, size), make([]byte, size)...))
 				pay.Write(append(block(id, i, size), make([]byte, size)...)) // twice
 			}
+		}},
+		{"unsolicited without end", wire.StatusTimeout, func(r *rawSource, ctrl net.Conn, id uint64, s *wire.Start) {
+			ctrl.Write(offer(r, s, size).Append(nil, id))
+			r.flood(func(nc net.Conn) int { return until(nc, append(block(id+5, 0, size), make([]byte, size)...)) })
+		}},
+		{"unsolicited and huge", wire.StatusTimeout, func(r *rawSource, ctrl net.Conn, id uint64, s *wire.Start) {
+			ctrl.Write(offer(r, s, size).Append(nil, id))
+			r.flood(func(nc net.Conn) int {
+				nc.Write(block(id, 77, maxBlock))
+				return until(nc, make([]byte, 1<<20))
+			})
 		}},
 		{"no frame", wire.StatusTimeout, func(r *rawSource, ctrl net.Conn, id uint64, s *wire.Start) {
 			ctrl.Write(offer(r, s, size).Append(nil, id))

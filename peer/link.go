@@ -24,7 +24,9 @@ type machine interface {
 //
 //	L1  Frames of a connection reach the machine between its Up and its Down only,
 //	    since conn is compared when the event is taken, not when it is posted.
-//	L2  What Step wants sent in one run goes out in one write, after the actions.
+//	L2  What Step wants sent in one run goes out in one write, after the actions; but
+//	    no later than there is outRun of it.
+//	L3  link.mu may be taken with node.mu held, and never the other way round.
 type link struct {
 	node *Node
 	m    machine
@@ -39,6 +41,8 @@ type link struct {
 	out  []byte
 
 	mu      sync.Mutex
+	taken   sync.Cond // a queue was taken, or nobody runs the machine; its L is set by pace
+	lots    uint64    // queues that were taken
 	queue   []Event
 	spare   []Event
 	running bool
@@ -105,10 +109,15 @@ func (l *link) run() {
 	for len(l.queue) > 0 {
 		lot := l.queue
 		l.queue = l.spare[:0]
+		l.lots++
+		l.taken.Broadcast()
 		l.mu.Unlock()
 		for i, ev := range lot {
 			l.take(ev)
 			lot[i] = nil
+			if len(l.out) > outRun {
+				l.flush()
+			}
 		}
 		l.flush()
 		l.ran()
@@ -119,7 +128,21 @@ func (l *link) run() {
 	}
 	l.arm()
 	l.running = false
+	l.taken.Broadcast()
 	l.mu.Unlock()
+}
+
+// pace waits until what is in the queue has been taken by who runs the machine. The
+// event loop does so after every paceBytes of frames: else a peer that sends faster
+// than another goroutine takes its frames would have us keep them. Who runs a
+// machine waits for no event loop.
+func (l *link) pace() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.taken.L = &l.mu
+	for lots := l.lots; l.running && len(l.queue) > 0 && l.lots == lots; {
+		l.taken.Wait()
+	}
 }
 
 // take runs one event.
@@ -131,6 +154,9 @@ func (l *link) take(ev Event) {
 			l.step(e.Frame)
 		}
 	case connUp:
+		if e.conn.ended.Load() {
+			return // its Down has been here
+		}
 		if l.conn != nil {
 			l.down()
 		}
@@ -216,6 +242,14 @@ func (l *link) atFrames(what string) {
 // outKept is the most memory in bytes that an idle link keeps for what it sends
 // next.
 const outKept = 16 << 10
+
+const (
+	// outRun is how many bytes are gathered for one write.
+	outRun = 256 << 10
+	// paceBytes is how many bytes of a peer's frames may wait for the machine, twice
+	// (those that are being taken, and those behind them).
+	paceBytes = 256 << 10
+)
 
 // arm sets the timer to what the machine waits for; none, when that is nothing. mu
 // held.

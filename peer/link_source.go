@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"errors"
 	"net"
 	"time"
 
@@ -25,6 +26,7 @@ type sourceLink struct {
 	name    string
 	current wire.Route
 	users   int // connections that are, or may become, the link's
+	guests  int // payload connections that are being taken over
 }
 
 func newSourceLink(n *Node, who Incarnation) *sourceLink {
@@ -72,14 +74,23 @@ func (l *sourceLink) begin(nc net.Conn, c *control, s *Session, route wire.Route
 		if side != nil {
 			side.Down()
 		}
-		n.leaveSource(l)
-	}
-	if a, ok := side.(attacher); ok {
-		n.addToken(s.token, &target{l.who, a})
+		n.leaveSource(l, &l.users)
 	}
 	late, wait := side.(readier)
 	if wait {
-		late.whenReady(up)
+		patience := time.AfterFunc(n.cfg.HandshakeTimeout, func() { c.fail(errors.New("it has not asked for what it chose")) })
+		late.whenReady(func() {
+			patience.Stop()
+			up()
+		})
+		down := c.onEnd
+		c.onEnd = func() {
+			patience.Stop()
+			down()
+		}
+	}
+	if a, ok := side.(attacher); ok {
+		n.addToken(s.token, &target{l.who, a, l})
 	}
 	_, err := nc.Write(w.Append(nil, 1))
 	nc.SetDeadline(time.Time{})
@@ -154,9 +165,9 @@ func (l *sourceLink) invalidate(m *wire.Invalidate) *wire.Statuses {
 	return r
 }
 
-func (l *sourceLink) lost(c *control) {
-	l.link.post(connDown{c})
-}
+func (l *sourceLink) lost(c *control) { l.link.post(connDown{c}) }
+
+func (l *sourceLink) pace() { l.link.pace() }
 
 func (l *sourceLink) took(ev Event) {
 	switch e := ev.(type) {
@@ -173,6 +184,12 @@ func (l *sourceLink) took(ev Event) {
 		}
 	case Down:
 		l.side = nil
+	case Dead:
+		// The machine serves it no more, whoever has its connection: a connection
+		// anew gets another.
+		if c := l.link.conn; c != nil {
+			c.fail(errors.New("its process has ended"))
+		}
 	}
 }
 

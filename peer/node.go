@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,8 +18,10 @@ import (
 )
 
 // Node fetches blocks from peers and serves them to peers. Its methods may be
-// called from any goroutine. Callbacks run on goroutines of the node's, must not
-// block, and may call the node.
+// called from any goroutine. Callbacks run on goroutines of the node's or of its
+// callers', must not block, since others' events wait meanwhile, and may call what
+// does not wait: Submit, Abort, and what tells how things stand. Close returns there
+// too, but with ErrClosing.
 type Node struct {
 	cfg    Config
 	log    *slog.Logger
@@ -30,6 +31,7 @@ type Node struct {
 	local  string // unix socket for payload on this host; empty: none
 	count  counters
 	nextOp atomic.Uint64
+	warned atomic.Int64 // when a refused connection was warned of last, as Now
 	loops  *gnet.Client
 	procs  procs.Set
 
@@ -58,11 +60,7 @@ type Node struct {
 type target struct {
 	who  Incarnation
 	side attacher
-}
-
-type listener struct {
-	net.Listener
-	local bool // for payload of this host only
+	link *sourceLink
 }
 
 // Open starts a node. The caller must Close it.
@@ -119,124 +117,6 @@ func Open(cfg Config) (_ *Node, err error) {
 	return n, nil
 }
 
-// listen opens the addresses of the configuration, and one for payload of this
-// host.
-func (n *Node) listen() error {
-	for _, e := range n.cfg.Listen {
-		network, addr, _ := splitEndpoint(e) // validate has looked
-		if network == "unix" {
-			if err := removeStale(addr); err != nil {
-				return &ConfigError{"Listen", e, err.Error() + ": choose another path, or stop who uses it"}
-			}
-		}
-		ln, err := net.Listen(network, addr)
-		if err != nil {
-			return &ConfigError{"Listen", e, err.Error() + ": free the address or choose another"}
-		}
-		n.listeners = append(n.listeners, listener{ln, false})
-		if network == "unix" {
-			if err := os.Chmod(addr, 0o600); err != nil {
-				return &ConfigError{"Listen", e, err.Error() + ": choose a path whose rights can be set"}
-			}
-		}
-		n.endpoints = append(n.endpoints, network+"://"+ln.Addr().String())
-	}
-	if n.cfg.Advertise == "" && len(n.endpoints) > 0 {
-		n.cfg.Advertise = n.endpoints[0]
-	}
-	if len(n.endpoints) == 0 || n.routeOf(wire.RouteShm) == nil {
-		return nil
-	}
-	// In the abstract namespace: no file to leave behind. Credentials are asked of
-	// the kernel, so that file rights are not missed.
-	token, err := newToken()
-	if err != nil {
-		return err
-	}
-	name := fmt.Sprintf("@kvcr-peer-%016x", token)
-	ln, err := net.Listen("unix", name)
-	if err != nil {
-		n.log.Warn("route shm is not offered: no unix socket", "err", err)
-		return nil
-	}
-	n.local = name
-	n.listeners = append(n.listeners, listener{ln, true})
-	return nil
-}
-
-// removeStale removes a socket that nobody listens on any more.
-func removeStale(path string) error {
-	fi, err := os.Lstat(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if fi.Mode()&os.ModeSocket == 0 {
-		return errors.New("it exists and is no socket")
-	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		c.Close()
-		return errors.New("somebody listens on it")
-	}
-	return os.Remove(path)
-}
-
-// accept takes connections of one listener; each has a goroutine until its
-// handshake is over.
-func (n *Node) accept(l listener) {
-	defer n.accepting.Done()
-	for {
-		nc, err := l.Accept()
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			n.log.Warn("accept", "addr", l.Addr().String(), "err", err)
-			select { // out of descriptors, most likely: they come back
-			case <-n.ctx.Done():
-				return
-			case <-time.After(50 * time.Millisecond):
-			}
-			continue
-		}
-		select {
-		case n.shaking <- struct{}{}:
-		default:
-			n.count.refused.Add(1)
-			nc.Close()
-			continue
-		}
-		ok := n.watchRaw(nc) && n.spawn(func() {
-			n.accepted(nc, l.local)
-			n.unwatchRaw(nc)
-			<-n.shaking
-		})
-		if !ok {
-			nc.Close()
-			<-n.shaking
-		}
-	}
-}
-
-// watchRaw remembers a connection in its handshake, so that Close can end it.
-func (n *Node) watchRaw(nc net.Conn) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.ended || n.closing.Load() {
-		return false
-	}
-	n.raw[nc] = struct{}{}
-	return true
-}
-
-func (n *Node) unwatchRaw(nc net.Conn) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.raw, nc)
-}
-
 // spawn runs f on a goroutine that Close waits for. False: the node is closing.
 func (n *Node) spawn(f func()) bool {
 	n.mu.Lock()
@@ -289,8 +169,12 @@ func (n *Node) dropToken(token uint64) {
 	delete(n.tokens, token)
 }
 
+// maxUsers bounds the connections of one destination: one that comes anew may be
+// here before the end of the last is noticed.
+const maxUsers = 8
+
 // enterSource finds or makes the link to a destination, which stays at least
-// until leaveSource.
+// until leaveSource of users.
 func (n *Node) enterSource(who Incarnation) (*sourceLink, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -305,13 +189,16 @@ func (n *Node) enterSource(who Incarnation) (*sourceLink, error) {
 		l = newSourceLink(n, who)
 		n.sources[who] = l
 	}
+	if l.users >= maxUsers {
+		return nil, refusef(wire.StatusBusy, "%d connections are one peer's, and no more may be", l.users)
+	}
 	l.users++
 	return l, nil
 }
 
-func (n *Node) leaveSource(l *sourceLink) {
+func (n *Node) leaveSource(l *sourceLink, count *int) {
 	n.mu.Lock()
-	l.users--
+	*count--
 	n.mu.Unlock()
 	l.link.post(call(func() {})) // it may be over
 }
@@ -324,7 +211,7 @@ func (n *Node) tidySource(l *sourceLink) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if l.users == 0 && n.sources[l.who] == l {
+	if l.users+l.guests == 0 && n.sources[l.who] == l {
 		delete(n.sources, l.who)
 		l.dogs.keep(func(Incarnation) bool { return false })
 	}
@@ -388,138 +275,4 @@ func (n *Node) Routes() []wire.Route {
 		kinds = append(kinds, r.Kind())
 	}
 	return kinds
-}
-
-// NextOp takes a number for an operation, for callers that must know it before
-// Submit.
-func (n *Node) NextOp() OpID { return OpID(n.nextOp.Add(1)) }
-
-// Submit begins an operation with a peer and returns its number: s.Op, or a new
-// one when that is 0. settle is called exactly once for each item, perhaps before
-// Submit returns. There is always an end: no later than s.Deadline, on the clock
-// of Now, but for items of the caller's memory (Deliver), which end when nobody
-// writes to it any more.
-func (n *Node) Submit(endpoint string, s Submit, settle func(Settle)) OpID {
-	if s.Op == 0 {
-		s.Op = n.NextOp()
-	}
-	fail := func(why wire.Status) OpID {
-		n.count.refusals.Add(1)
-		for i := range s.Items {
-			settle(Settle{s.Op, i, why, false})
-		}
-		return s.Op
-	}
-	if len(s.Items) == 0 || len(s.Items) > wire.MaxItems || len(s.Namespace) > wire.MaxName {
-		return fail(wire.StatusTooLarge)
-	}
-	for i := range s.Items {
-		if k := len(s.Items[i].Key); k == 0 || k > wire.MaxKey {
-			return fail(wire.StatusBadKey)
-		}
-	}
-	if repeated(s.Items) {
-		return fail(wire.StatusBadKey)
-	}
-	if n.cfg.Fingerprint != nil && s.Fingerprint == [32]byte{} {
-		s.Fingerprint = n.cfg.Fingerprint(s.Namespace)
-	}
-	l, err := n.dest(endpoint)
-	if err != nil {
-		var e *Error
-		errors.As(err, &e)
-		return fail(e.Status)
-	}
-	defer n.free(l)
-	l.submit(s, settle)
-	return s.Op
-}
-
-// Abort ends items of an operation, all when none is named. What has been
-// committed stays.
-func (n *Node) Abort(endpoint string, op OpID, items ...int) {
-	n.mu.Lock()
-	l := n.dests[endpoint]
-	n.mu.Unlock()
-	if l != nil {
-		l.link.post(Abort{op, items})
-	}
-}
-
-// Query asks what a peer could offer of keys; one result for each. It waits for a
-// connection if need be.
-func (n *Node) Query(ctx context.Context, endpoint, namespace string, keys [][]byte) ([]wire.Result, error) {
-	size := 0
-	for _, k := range keys {
-		if size += 2 + len(k); len(k) == 0 || len(k) > wire.MaxKey {
-			return nil, &Error{Op: "query", Endpoint: endpoint, Status: wire.StatusBadKey, Err: ErrRefused}
-		}
-	}
-	if len(keys) > wire.MaxList || len(namespace) > wire.MaxName || size > wire.MaxPayload-1<<10 {
-		return nil, &Error{Op: "query", Endpoint: endpoint, Status: wire.StatusTooLarge, Err: ErrRefused}
-	}
-	m, err := n.ask(ctx, "query", endpoint, namespace, &wire.PeerQuery{Namespace: namespace, Keys: keys})
-	if err != nil {
-		return nil, err
-	}
-	r, ok := m.(*wire.Results)
-	if !ok || len(r.Results) != len(keys) {
-		return nil, &Error{Op: "query", Endpoint: endpoint, Err: ErrLost, Cause: errors.New("an answer that makes no sense")}
-	}
-	return r.Results, nil
-}
-
-// Invalidate has a peer remove blocks, each of its generation unless that is 0. A
-// request whose answer was lost is repeated, so that StatusMiss may mean that the
-// first one has removed the block.
-func (n *Node) Invalidate(ctx context.Context, endpoint, namespace string, items []wire.Wanted) ([]wire.Status, error) {
-	for i := range items {
-		if k := len(items[i].Key); k == 0 || k > wire.MaxKey {
-			return nil, &Error{Op: "invalidate", Endpoint: endpoint, Status: wire.StatusBadKey, Err: ErrRefused}
-		}
-	}
-	if len(items) > wire.MaxItems || len(namespace) > wire.MaxName {
-		return nil, &Error{Op: "invalidate", Endpoint: endpoint, Status: wire.StatusTooLarge, Err: ErrRefused}
-	}
-	m, err := n.ask(ctx, "invalidate", endpoint, namespace, &wire.Invalidate{Namespace: namespace, Items: items})
-	if err != nil {
-		return nil, err
-	}
-	r, ok := m.(*wire.Statuses)
-	if !ok || len(r.Statuses) != len(items) {
-		return nil, &Error{Op: "invalidate", Endpoint: endpoint, Err: ErrLost, Cause: errors.New("an answer that makes no sense")}
-	}
-	return r.Statuses, nil
-}
-
-// ask sends a request and waits for the answer, over as many connections as it
-// takes.
-func (n *Node) ask(ctx context.Context, what, endpoint, namespace string, m wire.Message) (wire.Message, error) {
-	l, err := n.dest(endpoint)
-	if err != nil {
-		return nil, err
-	}
-	defer n.free(l)
-	for {
-		if n.closing.Load() {
-			return nil, &Error{Op: what, Endpoint: endpoint, Err: ErrClosed}
-		}
-		got := make(chan wire.Message, 1)
-		cancel := l.request(uint64(n.NextOp()), namespace, m, func(m wire.Message) { got <- m })
-		select {
-		case m := <-got:
-			switch m := m.(type) {
-			case nil:
-				continue
-			case *wire.StatusReply:
-				return nil, &Error{Op: what, Endpoint: endpoint, Status: m.Status, Err: ErrRefused}
-			case *wire.ErrorReply:
-				return nil, &Error{Op: what, Endpoint: endpoint, Err: ErrRefused, Cause: errors.New(m.Text)}
-			}
-			return m, nil
-		case <-ctx.Done():
-			cancel()
-			return nil, &Error{Op: what, Endpoint: endpoint, Err: ErrLost, Cause: ctx.Err()}
-		}
-	}
 }

@@ -27,7 +27,11 @@ func (r *shmRoute) Source(_ context.Context, s *Session) (SourceRoute, error) {
 	return &shmSource{streamSource: newStreamSource(s)}, nil
 }
 
-func (r *shmSource) whenReady(up func()) { r.ready = up }
+func (r *shmSource) whenReady(up func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ready = up
+}
 
 // attach answers on a payload connection. The first one carries blocks afterwards,
 // others are closed by the destination.

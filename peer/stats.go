@@ -24,6 +24,7 @@ type Stats struct {
 	Taken, Given Moves
 	Posted       int64 // bytes of memory that the routes may write, now
 	Quarantined  int64 // bytes of those that are beyond their time, now
+	Outbound     int64 // bytes of messages that wait for peers to read them, now
 	Dests        int   // peers fetched from, now
 	Sources      int   // peers that fetch from here, now
 	Connections  int   // control connections, now
@@ -65,6 +66,8 @@ type counters struct {
 	dials, reconnects            atomic.Uint64
 	taken, given                 moves
 	posted, quarantined, writing atomic.Int64
+	posts                        atomic.Int64 // whose bytes are posted
+	outbound                     atomic.Int64
 }
 
 func (c *counters) in(r wire.Route, bytes int64) {
@@ -87,6 +90,7 @@ func (n *Node) Stats() Stats {
 		Operations: c.ops.Load(), Refusals: c.refusals.Load(), Refused: c.refused.Load(),
 		Dials: c.dials.Load(), Reconnects: c.reconnects.Load(),
 		Taken: c.taken.load(), Given: c.given.load(), Posted: c.posted.Load(), Quarantined: c.quarantined.Load(),
+		Outbound: c.outbound.Load(),
 	}
 	for r := range routeKinds {
 		if t := c.fetched[r].load(); t != (Traffic{}) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -40,15 +41,18 @@ type streamSource struct {
 	s *Session
 
 	mu      sync.Mutex
-	queue   []*outItem // in order
-	queued  int64      // bytes
-	byID    map[item]*outItem
+	queue   []*outItem        // in order, with those that were cancelled: not more than half
+	queued  int64             // bytes
+	byID    map[item]*outItem // of queue, but for those
 	streams map[int]*outStream
 	down    bool
 }
 
 // outItem is a Write.
-type outItem struct{ Write }
+type outItem struct {
+	Write
+	cancelled bool
+}
 
 // outStream is one payload connection.
 type outStream struct {
@@ -114,13 +118,11 @@ func (r *streamSource) CancelWrite(op OpID, index int) {
 	it := r.byID[id]
 	if it != nil {
 		delete(r.byID, id)
-		for i, q := range r.queue {
-			if q == it {
-				r.queue = append(r.queue[:i], r.queue[i+1:]...)
-				break
-			}
-		}
+		it.cancelled = true
 		r.queued -= int64(it.Offer.Size)
+		if len(r.queue) > 2*len(r.byID) {
+			r.queue = slices.DeleteFunc(r.queue, func(it *outItem) bool { return it.cancelled })
+		}
 	}
 	r.mu.Unlock()
 	if it != nil {
@@ -131,7 +133,7 @@ func (r *streamSource) CancelWrite(op OpID, index int) {
 // Flush has the queue written: little of it here and now, else by goroutines.
 func (r *streamSource) Flush() {
 	r.mu.Lock()
-	if len(r.queue) == 0 || r.down {
+	if len(r.byID) == 0 || r.down {
 		r.mu.Unlock()
 		return
 	}
@@ -154,7 +156,7 @@ func (r *streamSource) Flush() {
 
 // startLocked wakes connections while there is work for them. mu held.
 func (r *streamSource) startLocked() {
-	n := len(r.queue)
+	n := len(r.byID)
 	for _, st := range r.streams {
 		if n == 0 {
 			return
@@ -180,6 +182,11 @@ func (st *outStream) take() bool {
 	var size int64
 	for len(r.queue) > 0 && len(st.batch) < writeItems {
 		it := r.queue[0]
+		if it.cancelled {
+			r.queue[0] = nil
+			r.queue = r.queue[1:]
+			continue
+		}
 		if size > 0 && size+int64(it.Offer.Size) > writeBatch {
 			break
 		}
@@ -253,7 +260,7 @@ func (st *outStream) yield() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st.busy = false
-	if len(r.queue) > 0 && !r.down {
+	if len(r.byID) > 0 && !r.down {
 		r.startLocked()
 	}
 }
@@ -310,7 +317,7 @@ func (st *outStream) done(err error) {
 				delete(r.streams, i)
 			}
 		}
-		if len(r.queue) > 0 {
+		if len(r.byID) > 0 {
 			r.startLocked()
 		}
 		r.mu.Unlock()
@@ -343,7 +350,7 @@ func (r *streamSource) attach(nc net.Conn, index int, _ string) {
 	}
 	old := r.streams[index]
 	r.streams[index] = st
-	if len(r.queue) > 0 {
+	if len(r.byID) > 0 {
 		r.startLocked()
 	}
 	r.mu.Unlock()
@@ -362,7 +369,9 @@ func (r *streamSource) Down() {
 		st.nc.Close()
 	}
 	for _, it := range lost {
-		r.s.Event(Written{it.Op, it.Index, wire.StatusLost})
+		if !it.cancelled {
+			r.s.Event(Written{it.Op, it.Index, wire.StatusLost})
+		}
 	}
 }
 

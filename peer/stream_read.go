@@ -1,13 +1,12 @@
 package peer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,47 +17,19 @@ import (
 	"github.com/kvcr-go/kvcr/wire"
 )
 
-// streamDest reads blocks from payload connections into slots.
-//
-// Connections are dialled at the first Post and read from while something is
-// posted, and a little longer: an idle peer has no goroutine.
-//
-//	W1  A posted item belongs to a reader from the moment its BLOCK is read, and to
-//	    nobody but the table before: so Close ends it at once, or has the reader
-//	    stop, which then writes what is left of the block nowhere.
-//	W2  Nobody can tell what was on a connection that is lost, but for the block
-//	    that was being read. What the source says it has sent, and has not begun
-//	    to come a while after a loss, was on it.
-type streamDest struct {
-	s      *Session
-	lost   func(error) // of the one connection there is, which is not dialled again; nil: dialled
-	ctx    context.Context
-	cancel context.CancelFunc
-
-	mu      sync.Mutex
-	posts   map[item]*inPost
-	streams []*inStream
-	idle    time.Time // when nothing was posted any more
-	down    bool
-	losses  int         // of connections
-	suspect *time.Timer // runs judge; nil: there is no loss to speak of
-}
-
-// inPost is a Post without an answer.
-type inPost struct {
-	Post
-	on      *inStream // that is reading it, nil: none
-	closing bool
-	losses  int  // when it was posted
-	sent    bool // the source says so
-}
-
 // inStream is the place of one payload connection, which comes and goes.
 type inStream struct {
 	d     *streamDest
 	index int
 	alive bool     // a goroutine dials or reads; guarded by d.mu
 	nc    net.Conn // guarded by d.mu; nil: none
+
+	// For judge, guarded by d.mu but for reads.
+	dialled uint64        // moment
+	brought uint64        // the last moment when a block that came was posted
+	reads   atomic.Uint64 // that brought something
+	judged  uint64        // reads, when judge looked last
+	silent  bool          // from then to now
 
 	// Of the goroutine.
 	raw  syscall.RawConn
@@ -87,133 +58,12 @@ const (
 	// readPart is the most that is read at once of a block with a checksum: it is
 	// summed while it is in the nearest caches.
 	readPart = 256 << 10
+	// unaskedMost is how many bytes of blocks that were never asked for are read,
+	// in one session, before they end its payload connections.
+	unaskedMost = 1 << 20
 	// drainPart is what is read at once of a block that nobody wants.
 	drainPart = 64 << 10
 )
-
-func newStreamDest(s *Session, streams int) *streamDest {
-	d := &streamDest{s: s, posts: map[item]*inPost{}}
-	d.ctx, d.cancel = context.WithCancel(s.node.ctx)
-	for i := range streams {
-		st := &inStream{d: d, index: i}
-		st.attempt = st.try
-		d.streams = append(d.streams, st)
-	}
-	return d
-}
-
-func (*streamDest) Describe(dst []byte, _ OpID, _ int) []byte { return dst }
-
-func (d *streamDest) Post(p Post, _ string) {
-	d.mu.Lock()
-	if d.down {
-		d.mu.Unlock()
-		d.s.Event(Landed{p.Op, p.Index, wire.StatusLost})
-		return
-	}
-	d.posts[item{p.Op, p.Index}] = &inPost{Post: p, losses: d.losses}
-	if len(d.posts) == 1 {
-		d.wakeLocked()
-	}
-	d.mu.Unlock()
-}
-
-// wakeLocked has all connections read. mu held.
-func (d *streamDest) wakeLocked() {
-	for _, st := range d.streams {
-		if !st.alive {
-			st.alive = d.s.node.spawn(st.run)
-		}
-	}
-}
-
-func (d *streamDest) Done(op OpID, index int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if p := d.posts[item{op, index}]; p != nil {
-		p.sent = true
-		d.suspectLocked(p)
-	}
-}
-
-// suspectLocked sees to it that a post is judged, if it may have been lost. mu held.
-func (d *streamDest) suspectLocked(p *inPost) {
-	if p.sent && p.on == nil && p.losses != d.losses && d.suspect == nil && !d.down {
-		d.suspect = time.AfterFunc(4*d.s.node.cfg.Timing.Repeat, d.judge)
-	}
-}
-
-// judge ends what was on a connection that is lost.
-func (d *streamDest) judge() {
-	d.mu.Lock()
-	d.suspect = nil
-	var lost []item
-	for id, p := range d.posts {
-		if p.sent && p.on == nil && p.losses != d.losses {
-			lost = append(lost, id)
-			d.dropLocked(id)
-		}
-	}
-	d.mu.Unlock()
-	for _, id := range lost {
-		d.s.Event(Landed{id.op, id.index, wire.StatusLost})
-	}
-}
-
-func (d *streamDest) Close(op OpID, index int) {
-	id := item{op, index}
-	d.mu.Lock()
-	p := d.posts[id]
-	if p == nil || p.closing {
-		d.mu.Unlock()
-		return
-	}
-	if p.on != nil {
-		p.closing = true
-		p.on.nc.SetReadDeadline(time.Unix(1, 0))
-		d.mu.Unlock()
-		return
-	}
-	d.dropLocked(id)
-	d.mu.Unlock()
-	d.s.Event(Shut{op, index})
-}
-
-// dropLocked takes an item out of the table. mu held.
-func (d *streamDest) dropLocked(id item) {
-	delete(d.posts, id)
-	if len(d.posts) == 0 {
-		d.idle = time.Now()
-	}
-}
-
-func (d *streamDest) Down() {
-	d.mu.Lock()
-	d.down = true
-	if d.suspect != nil {
-		d.suspect.Stop()
-	}
-	var lost []item
-	for id, p := range d.posts {
-		if p.on == nil {
-			lost = append(lost, id)
-			delete(d.posts, id)
-		}
-	}
-	for _, st := range d.streams {
-		if st.nc != nil {
-			st.nc.Close() // its reader answers for what it reads
-			if !st.alive {
-				st.nc = nil
-			}
-		}
-	}
-	d.mu.Unlock()
-	d.cancel()
-	for _, id := range lost {
-		d.s.Event(Landed{id.op, id.index, wire.StatusLost})
-	}
-}
 
 // run reads the connection, dialling it first, and again when it is lost, until
 // nothing is posted for a while.
@@ -279,7 +129,8 @@ func (st *inStream) adopt(nc net.Conn) error {
 		nc.Close()
 		return ErrClosed
 	}
-	st.nc, st.raw, st.have = nc, raw, 0
+	d.moment++
+	st.nc, st.raw, st.have, st.dialled, st.brought = nc, raw, 0, d.moment, 0
 	return nil
 }
 
@@ -351,6 +202,7 @@ func (st *inStream) readv(most int) (n int, err error) {
 	}
 	st.bufs = advance(st.bufs, st.n)
 	st.moved = true
+	st.reads.Add(1)
 	return st.n, nil
 }
 
@@ -419,14 +271,19 @@ func (st *inStream) block() error {
 	case p == nil || p.on != nil:
 		p = nil
 	case p.Offer.Size != m.Size:
-		d.dropLocked(id)
+		d.giveUpLocked(id, p)
 		bad, p = true, nil
 	default:
 		p.on = st
+		st.brought = max(st.brought, p.posted)
 	}
+	pass := p != nil || d.passLocked(m.Size)
 	d.mu.Unlock()
 	if bad {
 		d.s.Event(Landed{id.op, id.index, wire.StatusSource})
+	}
+	if !pass {
+		return fmt.Errorf("a block of %d bytes that was never asked for", m.Size)
 	}
 	left := m.Size
 	if p != nil {

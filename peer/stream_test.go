@@ -120,3 +120,41 @@ func TestCloseWhileReceiving(t *testing.T) {
 	}
 	dst.quiet(t)
 }
+
+// Blocks that were given up may still come, however many; the connection carries on
+// behind them.
+func TestGivenUpBlocksMayCome(t *testing.T) {
+	const n, size = 40, 64 << 10 // more than unaskedMost
+	dst := newTable(t, n, size, false)
+	b := openNode(t, dst, func(c *Config) { c.Streams = 1 })
+	r := newRawSource(t)
+	got := make(chan Settle, n)
+	op := b.Submit(r.endpoint(), Submit{Namespace: "ns", Items: wanted(0, n), Deadline: b.Now() + 10*time.Second}, func(s Settle) { got <- s })
+	ctrl := <-r.ctrl
+	_, id, err := readOne(ctrl, wire.TypeStart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &wire.Offer{Source: r.self, Dest: r.dest.Load()}
+	var give []int
+	for i := range n {
+		o.Items = append(o.Items, wire.Offered{Size: size, Flags: wire.OfferNoPool})
+		give = append(give, i)
+	}
+	ctrl.Write(o.Append(nil, id))
+	pay := <-r.pay
+	b.Abort(r.endpoint(), op, give[:n-1]...)
+	for range n - 1 {
+		if s := <-got; s.Status != wire.StatusAborted {
+			t.Errorf("%+v", s)
+		}
+	}
+	for i := range n {
+		pay.Write((&wire.Block{Index: uint32(i), Size: size}).Append(nil, id))
+		pay.Write(payload(keyOf(i), size))
+	}
+	if s := <-got; s.Index != n-1 || s.Status != wire.StatusOK || len(r.pay) != 0 {
+		t.Errorf("%+v, and %d more connections", s, len(r.pay))
+	}
+	dst.quiet(t)
+}
