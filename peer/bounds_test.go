@@ -363,9 +363,13 @@ func TestCancelSome(t *testing.T) {
 // before it as well.
 func TestCancelThenDown(t *testing.T) {
 	answers := map[int]int{}
-	r := newStreamSource(&Session{Event: func(e Event) { answers[e.(Written).Index]++ }})
+	src := newTable(t, 1, 64, false)
+	src.put(t, keyOf(0), 64)
+	o := &wire.Offered{}
+	c, _ := src.Claim("", &wire.Wanted{Key: []byte(keyOf(0))}, o)
+	r := newStreamSource(&Session{Memory: src, Event: func(e Event) { answers[e.(Written).Index]++ }})
 	for i := range 10 {
-		r.Write(Write{Op: 1, Index: i, Offer: &wire.Offered{}})
+		r.Write(Write{Op: 1, Index: i, Claim: c, Offer: o})
 	}
 	r.CancelWrite(1, 3)
 	r.CancelWrite(1, 3)
