@@ -123,14 +123,14 @@ func TestDestRefused(t *testing.T) {
 		{"miss", wire.TransferMove, nil, offered(1, func(o []wire.Offered) { o[0].Status = wire.StatusMiss }), []string{"Settle 0 miss", "Outcome 0 miss", "Finish"}},
 		{"offer of too many", wire.TransferCopy, nil, offered(2), []string{"Settle 0 source", "Finish"}},
 		{"offer for another life", wire.TransferCopy, nil, &wire.Offer{Source: uint64(srcInc), Dest: 9, Items: make([]wire.Offered, 1)}, nil},
-		{"capacity", wire.TransferMove, func(dt *destTest) { dt.rec.reserve["a"] = wire.StatusCapacity }, offered(1), []string{"Settle 0 capacity", "Outcome 0 capacity", "Finish"}},
+		{"capacity", wire.TransferMove, func(dt *destTest) { dt.rec.reserve["a"] = wire.StatusCapacity }, offered(1), []string{"Settle 0 capacity", "Outcome 0 capacity", "Decline 0:capacity", "Finish"}},
 		{"layout", wire.TransferCopy, func(dt *destTest) { dt.rec.reserve["a"] = wire.StatusBadLayout }, offered(1), []string{"Settle 0 bad_layout", "Finish"}},
 		{"exists, copy", wire.TransferCopy, func(dt *destTest) { dt.rec.resident["a"] = true }, offered(1), []string{"Settle 0 ok existing", "Finish"}},
 		{"exists, crossing", wire.TransferMove, func(dt *destTest) { dt.rec.resident["a"], dt.rec.hold = true, wire.StatusCrossing }, offered(1),
 			[]string{"Settle 0 ok existing", "Outcome 0 crossing", "Decline 0:crossing", "Finish"}},
 		{"exists, source keeps", wire.TransferMove, func(dt *destTest) { dt.rec.resident["a"] = true }, offered(1, func(o []wire.Offered) { o[0].Keep = wire.StatusNoEvict }),
 			[]string{"Settle 0 ok existing", "Outcome 0 no_evict", "Finish"}},
-		{"part of a group", wire.TransferMove, nil, offered(1, func(o []wire.Offered) { o[0].Parts = 2 }), []string{"Settle 0 group", "Outcome 0 group", "Finish"}},
+		{"part of a group", wire.TransferMove, nil, offered(1, func(o []wire.Offered) { o[0].Parts = 2 }), []string{"Settle 0 group", "Outcome 0 group", "Decline 0:group", "Finish"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
