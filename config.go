@@ -194,6 +194,7 @@ func (c Config) withDefaults() Config {
 	} else {
 		c.Namespaces = append([]Namespace(nil), c.Namespaces...)
 	}
+	c.Peers = c.Peers.clone()
 	if c.MaxHandles == 0 {
 		c.MaxHandles = 256
 	}
@@ -378,6 +379,11 @@ func (c *Config) validate() error {
 		}
 		if ps > 1.000001 {
 			bad(at+".Pools", ps, "shares sum to at most 1", "lower some")
+		}
+	}
+	if c.Peers != nil {
+		if err := c.Peers.validate(bad); err != nil {
+			errs = append(errs, err)
 		}
 	}
 	if shares > 1.000001 {

@@ -226,6 +226,7 @@ func (e *Engine) shardConfig(ns *namespace, n int) shard.Config {
 func (e *Engine) Config() Config {
 	c := e.cfg
 	c.Pin = slices.Clone(c.Pin)
+	c.Peers = c.Peers.clone()
 	c.Namespaces = slices.Clone(c.Namespaces)
 	for i := range c.Namespaces {
 		c.Namespaces[i].Pools = slices.Clone(c.Namespaces[i].Pools)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/kvcr-go/kvcr/peer"
@@ -47,26 +48,59 @@ type Peers struct {
 // Handle.FetchFrom and DeliverFrom.
 func (e *Engine) Peers() *peer.Node { return e.node }
 
+// config is the node's configuration, but for what the engine adds.
+func (p *Peers) config() peer.Config {
+	cfg := peer.Config{
+		Name: p.Name, Listen: p.Listen, Advertise: p.Advertise, Public: p.Public, Secret: p.Secret,
+		Streams: p.Streams, Timing: p.Timing, MaxPeers: p.MaxPeers, MaxOps: p.MaxOps, MaxQuarantine: p.MaxQuarantine,
+		OnOutcome: p.OnOutcome, OnTrouble: p.OnTrouble, Logger: p.Logger,
+	}
+	if cfg.Name == "" {
+		cfg.Name = "kvcr"
+	}
+	return cfg
+}
+
+// clone copies what the caller of Engine.Config, or of Open, may change.
+func (p *Peers) clone() *Peers {
+	if p == nil {
+		return nil
+	}
+	c := *p
+	c.Listen, c.Secret, c.Routes = slices.Clone(p.Listen), slices.Clone(p.Secret), slices.Clone(p.Routes)
+	return &c
+}
+
+// validate reports every problem that can be told before memory is reserved.
+func (p *Peers) validate(bad func(field string, value any, limit, fix string)) error {
+	for i, name := range p.Routes {
+		switch {
+		case name != "shm" && name != "ucx" && name != "stream":
+			bad("Peers.Routes", name, "one of shm, ucx, stream", "leave it empty for all there are")
+		case slices.Contains(p.Routes[:i], name):
+			bad("Peers.Routes", name, "each route once", "remove one of the two")
+		}
+	}
+	if p.Framework != nil && p.Regions == nil {
+		bad("Peers.Regions", nil, "set when there is a Framework", "register the framework's memory")
+	}
+	if err := p.config().Check(); err != nil {
+		return fmt.Errorf("%w: Peers: %w", ErrConfig, err)
+	}
+	return nil
+}
+
 // openPeers starts the node. The engine serves already.
 func (e *Engine) openPeers() error {
 	p := e.cfg.Peers
 	if p == nil {
 		return nil
 	}
-	cfg := peer.Config{
-		Name: p.Name, Listen: p.Listen, Advertise: p.Advertise, Public: p.Public, Secret: p.Secret,
-		Streams: p.Streams, Timing: p.Timing, MaxPeers: p.MaxPeers, MaxOps: p.MaxOps, MaxQuarantine: p.MaxQuarantine,
-		OnOutcome: p.OnOutcome, OnTrouble: p.OnTrouble, Logger: p.Logger, Fingerprint: e.fingerprint,
-	}
-	if cfg.Name == "" {
-		cfg.Name = "kvcr"
-	}
+	cfg := p.config()
+	cfg.Fingerprint = e.fingerprint
 	rec := &peerRecords{Records: e.records}
 	cfg.Records = rec
 	if p.Framework != nil {
-		if p.Regions == nil {
-			return &ConfigError{"Peers.Regions", nil, "set when there is a Framework", "register the framework's memory"}
-		}
 		rec.pins = peer.NewPins(p.Framework, p.Regions)
 		cfg.Pinner = rec.pins
 	}
@@ -83,6 +117,11 @@ func (e *Engine) openPeers() error {
 
 // routes turns names into routes. None: all that there are.
 func (e *Engine) routes(names []string) (routes []wire.Route, ucx peer.Route, err error) {
+	defer func() {
+		if err != nil && ucx != nil {
+			err = errors.Join(err, ucx.Close())
+		}
+	}()
 	all := len(names) == 0
 	if all {
 		names = []string{"shm", "ucx", "stream"}
@@ -93,7 +132,7 @@ func (e *Engine) routes(names []string) (routes []wire.Route, ucx peer.Route, er
 			if e.sharedMemory() {
 				routes = append(routes, wire.RouteShm)
 			} else if !all {
-				return nil, nil, &ConfigError{"Peers.Routes", name, "needs memory that can be shared", "set Memory.Backing to memfd"}
+				return nil, ucx, &ConfigError{"Peers.Routes", name, "needs memory that can be shared", "set Memory.Backing to memfd"}
 			}
 		case "ucx":
 			ucx, err = newUCXRoute(e)
@@ -105,8 +144,6 @@ func (e *Engine) routes(names []string) (routes []wire.Route, ucx peer.Route, er
 			}
 		case "stream":
 			routes = append(routes, wire.RouteStream)
-		default:
-			return nil, nil, &ConfigError{"Peers.Routes", name, "one of shm, ucx, stream", "leave it empty for all there are"}
 		}
 	}
 	return routes, ucx, nil
