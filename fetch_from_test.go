@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/peer"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -554,5 +556,184 @@ func TestPeersConfig(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not name %s: %v", want, err)
 		}
+	}
+}
+
+// What has come from a peer leaves as what was deposited here: leaves first, and what
+// has no prefix before anything else.
+func TestFetchFromLeavesFirst(t *testing.T) {
+	a := openPeer(t, chained)
+	b := openPeer(t, func(c *kvcr.Config) { chained(c); c.Capacity = 1 << 20 }) // 256 blocks
+	chain := func(name string, n int) (keys [][]byte) {
+		var items []kvcr.Item
+		for i := range n {
+			k := []byte(fmt.Sprintf("%s/%d", name, i))
+			keys = append(keys, k)
+			items = append(items, kvcr.Item{Key: k, Value: payload(string(k), 4<<10)})
+		}
+		for _, r := range a.h.DepositBatch(items, kvcr.DepositOptions{}) {
+			if !r.OK() {
+				t.Fatal(r.Reason)
+			}
+		}
+		return keys
+	}
+	fetch := func(keys [][]byte) {
+		rs := wait(t, b.h.FetchFrom(keys, kvcr.FetchOptions{Sources: []string{a.endpoint}, Timeout: 10 * time.Second}))
+		for i, r := range rs {
+			if !r.OK() {
+				t.Fatalf("%s: %v", keys[i], r.Reason)
+			}
+		}
+		release(rs)
+	}
+	whole, torn := chain("whole", 150), chain("torn", 150)
+	fetch(whole)
+	fetch(torn[100:]) // its prefix is not here
+	fill := func(n int) {
+		for i := range n {
+			if err := b.h.Deposit([]byte(fmt.Sprintf("other-%d-%d", n, i)), make([]byte, 4<<10)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	count := func(keys [][]byte) (n int) {
+		for _, k := range keys {
+			if b.h.Has(k) {
+				n++
+			}
+		}
+		return n
+	}
+	fill(56 + 40)
+	if n := count(torn); n >= 50 || count(whole) != 150 {
+		t.Errorf("%d blocks are here without their prefix, %d of a whole chain of 150", n, count(whole))
+	}
+	fill(100)
+	gone := false
+	for _, k := range whole {
+		if here := b.h.Has(k); here && gone {
+			t.Fatalf("%s is here without its prefix", k)
+		} else if !here {
+			gone = true
+		}
+	}
+}
+
+// Callbacks may call the engine, the node and the operation.
+func TestFetchFromCallbacks(t *testing.T) {
+	a := openPeer(t, nil)
+	var b *peerEngine
+	var op atomic.Pointer[kvcr.Op]
+	var calls atomic.Int64
+	b = openPeer(t, func(c *kvcr.Config) {
+		c.Peers.OnOutcome = func(o peer.Outcome) {
+			calls.Add(1)
+			if p := op.Load(); p != nil {
+				p.Abort()
+				p.Results()
+			}
+			b.Peers().Stats()
+			b.Peers().Peers()
+			b.Claims()
+			if v, ok := b.Get(o.Key); ok {
+				v.Release()
+			}
+		}
+	})
+	keys := keysOf(0, 200)
+	a.deposit(t, keys)
+	o := b.h.FetchFrom(keys, kvcr.FetchOptions{Sources: []string{a.endpoint}, Move: true, Timeout: 5 * time.Second})
+	op.Store(o)
+	for i, r := range wait(t, o) {
+		if !r.OK() && r.Reason != kvcr.ReasonAborted {
+			t.Errorf("%s: %v", keys[i], r.Reason)
+		}
+		r.View.Release()
+	}
+	if calls.Load() == 0 {
+		t.Error("no outcome")
+	}
+	for _, k := range keys {
+		if !a.h.Has(k) && !b.h.Has(k) {
+			t.Errorf("%s is lost", k)
+		}
+	}
+}
+
+// A namespace that the source does not have is a miss, and one of another layout is
+// refused; neither costs the others anything.
+func TestFetchFromOtherNamespaces(t *testing.T) {
+	with := func(list ...kvcr.Namespace) func(*kvcr.Config) {
+		return func(c *kvcr.Config) { c.Namespaces = list }
+	}
+	pool := func(n int) []kvcr.Pool { return []kvcr.Pool{{Name: "kv", SlotBytes: n}} }
+	a := openPeer(t, with(kvcr.Namespace{Name: "both", Pools: pool(64 << 10)}, kvcr.Namespace{Name: "other", Pools: pool(64 << 10)}, kvcr.Namespace{Name: "kind", Pools: pool(64 << 10)}))
+	b := openPeer(t, with(kvcr.Namespace{Name: "mine"}, kvcr.Namespace{Name: "both", Pools: pool(64 << 10)}, kvcr.Namespace{Name: "other", Pools: pool(128 << 10)},
+		kvcr.Namespace{Name: "kind", Kind: kvcr.Chained, Pools: pool(64 << 10)}))
+	for _, ns := range a.Namespaces() {
+		h, err := a.HandleIn(ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		if err := h.Deposit([]byte("k"), payload(ns, 64<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		ns   string
+		want kvcr.Reason
+	}{{"both", kvcr.ReasonOK}, {"mine", kvcr.ReasonMiss}, {"other", kvcr.ReasonLayout}, {"kind", kvcr.ReasonLayout}, {"both", kvcr.ReasonOK}} {
+		h, err := b.HandleIn(tt.ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, move := range []bool{false, true} {
+			rs := wait(t, h.FetchFrom([][]byte{[]byte("k")}, kvcr.FetchOptions{Sources: []string{a.endpoint}, Timeout: 5 * time.Second, Move: move}))
+			if r := &rs[0]; r.Reason != tt.want || r.OK() && !bytes.Equal(r.View.Bytes(), payload(tt.ns, 64<<10)) {
+				t.Errorf("%s: %v, want %v", tt.ns, r.Reason, tt.want)
+			}
+			release(rs)
+		}
+		h.Close()
+	}
+}
+
+// An Open that fails for its peers leaves nothing behind; the leaks that TestMain
+// looks for would be of it.
+func TestPeersOpenFails(t *testing.T) {
+	a := openPeer(t, nil)
+	file := t.TempDir() + "/file"
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]*kvcr.Peers{
+		"an address in use":        {Listen: []string{"tcp://127.0.0.1:0", a.endpoint}},
+		"a file that is no socket": {Listen: []string{"unix://" + file}},
+		"memory of one process":    {Routes: []string{"stream", "shm"}},
+		"ucx, where it is not":     {Routes: []string{"ucx"}},
+	} {
+		e, err := kvcr.Open(kvcr.Config{Capacity: 8 << 20, Peers: p})
+		if name == "ucx, where it is not" && err == nil {
+			e.Close() // it is here
+			continue
+		}
+		if !errors.Is(err, kvcr.ErrConfig) || e != nil {
+			t.Errorf("%s: %v", name, err)
+		} else {
+			t.Logf("%s: %v", name, err)
+		}
+	}
+	// What the caller has given, or is given, stays his.
+	secret := []byte("sixteen bytes or more")
+	b := openPeer(t, func(c *kvcr.Config) { c.Peers.Secret = secret })
+	c := b.Config()
+	if c.Peers == nil || &c.Peers.Secret[0] == &secret[0] {
+		t.Error("the configuration shares memory with the caller")
+	}
+	c.Peers.Listen[0] = "changed"
+	if b.Config().Peers.Listen[0] == "changed" {
+		t.Error("the configuration can be changed")
 	}
 }
