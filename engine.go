@@ -46,6 +46,7 @@ type Engine struct {
 	idle     chan *Handle
 	state    engineState
 	closeErr error
+	busy     *BusyError    // what was in use at the end of Close
 	done     chan struct{} // closed when the first Close has its answer
 }
 
@@ -245,17 +246,14 @@ func (e *Engine) namespace(name string) (*namespace, error) {
 
 // Close ends the engine. Calls that run finish, later ones answer ErrClosed.
 // While Views or reservations are out it returns a BusyError naming how many:
-// their memory stays mapped until the last one ends. Every Close returns the
-// first one's answer.
+// their memory stays mapped until the last one ends. Later calls return the first
+// one's answer, without the BusyError once that is so.
 func (e *Engine) Close() error {
 	if !e.closed.CompareAndSwap(false, true) {
 		<-e.done
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if e.state == gone {
-			return nil
-		}
-		return e.closeErr
+		return e.answerLocked()
 	}
 	defer close(e.done)
 	e.stop()
@@ -270,7 +268,7 @@ func (e *Engine) Close() error {
 	for hs := range e.handles {
 		hs.closeLanes()
 	}
-	busy := BusyError{}
+	busy := &BusyError{}
 	for _, ns := range e.list {
 		for _, p := range ns.parts {
 			busy.Views += p.Claims()
@@ -279,15 +277,20 @@ func (e *Engine) Close() error {
 			p.Stop()
 		}
 	}
-	e.state = lingering
+	e.state, e.busy, e.closeErr = lingering, busy, peersErr
 	e.settleLocked()
-	if e.state == lingering {
-		e.closeErr = &busy
+	return e.answerLocked()
+}
+
+// answerLocked is what Close returns.
+func (e *Engine) answerLocked() error {
+	switch {
+	case e.state == gone:
+		return e.closeErr
+	case e.closeErr == nil:
+		return e.busy
 	}
-	if peersErr != nil {
-		e.closeErr = errors.Join(e.closeErr, peersErr)
-	}
-	return e.closeErr
+	return errors.Join(e.busy, e.closeErr)
 }
 
 // awaitWork gives fetches under way their chance to end. A source that does not

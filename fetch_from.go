@@ -17,9 +17,10 @@ type FetchOptions struct {
 	// its share of the time. Config.Remote comes last. Without Config.Peers they
 	// are not asked.
 	Sources []string
-	// Move asks the sources to remove what this engine holds after the fetch,
-	// also what it held before; see peer.Outcome for how that ends. Deliver always
-	// copies.
+	// Move asks the sources to remove what this engine holds after the fetch. What
+	// it held before goes from them only when the checksums say that it is the same
+	// block: without checksums it stays on both sides. peer.Outcome says how each
+	// ended. Deliver always copies.
 	Move bool
 	// OwnedOnly: only blocks of the sources themselves, none that a framework
 	// lends.
@@ -50,7 +51,15 @@ func (h *Handle) FetchFrom(keys [][]byte, opt FetchOptions) *Op {
 	return op
 }
 
-// DeliverFrom is Deliver with sources named by the caller.
+// DeliverFrom is Deliver with sources named by the caller. A block that came is
+// compared with the source's checksum where there is one; Dst of a key that failed
+// may have been written to.
+//
+// One case ends the wait, and not the danger: a source that writes Dst by remote
+// access (route ucx) and has proved neither that it has stopped nor its death some
+// seconds (Timing.Allowance) after the time was up. Such a key answers ReasonTimeout,
+// ReasonAborted or ReasonSource, and Peers.OnTrouble is told: Dst must not be touched
+// before it is told that this is over.
 func (h *Handle) DeliverFrom(targets []Target, opt FetchOptions) *Op {
 	op := newOp(len(targets))
 	if err := h.enter(); err != nil {
@@ -97,6 +106,7 @@ type fetching struct {
 	until   peer.Time
 	ctx     context.Context
 	cancel  context.CancelFunc
+	stop    func() bool // lets ctx abort nothing any more
 
 	mu      sync.Mutex
 	driving bool
@@ -142,7 +152,7 @@ func newFetching(e *Engine, ns *namespace, op *Op, keys [][]byte, targets []Targ
 // begin asks the first source.
 func (f *fetching) begin(ask []int) {
 	f.e.work.Add(1)
-	context.AfterFunc(f.ctx, f.abort)
+	f.stop = context.AfterFunc(f.ctx, f.abort)
 	f.mu.Lock()
 	f.planLocked(ask)
 	f.mu.Unlock()
@@ -370,6 +380,7 @@ func (f *fetching) end(missing []int) {
 	default:
 		f.e.fetchRemote(f.ns, f.op, f.keys, missing, f.targets, left)
 	}
+	f.stop()
 	f.cancel()
 	f.e.work.Done()
 }

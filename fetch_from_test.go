@@ -37,32 +37,36 @@ func release(rs []kvcr.Result) {
 
 // A batch may be larger than what transfers may claim at once: it takes its turns.
 func TestFetchFromManyKeys(t *testing.T) {
-	small := func(c *kvcr.Config) { values(c); c.MaxTransferBlocks = 512 }
-	a, b := openPeer(t, small), openPeer(t, small)
-	keys := keysOf(0, 5000)
-	for _, k := range keys {
-		if err := a.h.Set(k, k); err != nil {
-			t.Fatal(err)
-		}
+	for _, tt := range []struct{ keys, source, dest int }{{5000, 512, 512}, {1000, 100, 0}, {1000, 0, 100}, {60, 1, 1}, {60, 1, 0}, {20000, 0, 0}} {
+		t.Run(fmt.Sprintf("keys=%d/source=%d/dest=%d", tt.keys, tt.source, tt.dest), func(t *testing.T) {
+			a := openPeer(t, func(c *kvcr.Config) { values(c); c.MaxTransferBlocks = tt.source })
+			b := openPeer(t, func(c *kvcr.Config) { values(c); c.MaxTransferBlocks = tt.dest })
+			keys := keysOf(0, tt.keys)
+			targets := make([]kvcr.Target, len(keys))
+			for i, k := range keys {
+				if err := a.h.Set(k, k); err != nil {
+					t.Fatal(err)
+				}
+				targets[i] = kvcr.Target{Key: k, Dst: make([]byte, len(k))}
+			}
+			opt := kvcr.FetchOptions{Sources: []string{a.endpoint}, Timeout: 15 * time.Second}
+			for i, r := range wait(t, b.h.DeliverFrom(targets, opt)) {
+				if !r.OK() || !bytes.Equal(targets[i].Dst, keys[i]) {
+					t.Fatalf("deliver %s: %v", keys[i], r.Reason)
+				}
+			}
+			opt.Move = true
+			rs := wait(t, b.h.FetchFrom(keys, opt))
+			for i, r := range rs {
+				if !r.OK() || !bytes.Equal(r.View.Bytes(), keys[i]) {
+					t.Errorf("fetch %s: %v", keys[i], r.Reason)
+					break
+				}
+			}
+			release(rs)
+			eventually(t, "the source has removed all", func() bool { st, _ := a.Stats(); return st.Blocks == 0 })
+		})
 	}
-	opt := kvcr.FetchOptions{Sources: []string{a.endpoint}, Timeout: 15 * time.Second}
-	targets := make([]kvcr.Target, len(keys))
-	for i, k := range keys {
-		targets[i] = kvcr.Target{Key: k, Dst: make([]byte, len(k))}
-	}
-	for i, r := range wait(t, b.h.DeliverFrom(targets, opt)) {
-		if !r.OK() || !bytes.Equal(targets[i].Dst, keys[i]) {
-			t.Fatalf("deliver %s: %v", keys[i], r.Reason)
-		}
-	}
-	opt.Move = true
-	for i, r := range wait(t, b.h.FetchFrom(keys, opt)) {
-		if !r.OK() || !bytes.Equal(r.View.Bytes(), keys[i]) {
-			t.Fatalf("fetch %s: %v", keys[i], r.Reason)
-		}
-		r.View.Release()
-	}
-	eventually(t, "the source has removed all", func() bool { st, _ := a.Stats(); return st.Blocks == 0 })
 }
 
 // Keys that are asked for twice get their own answers.

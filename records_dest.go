@@ -96,7 +96,7 @@ func (r *Records) Reserve(op peer.OpID, i int, namespace string, key []byte, o *
 	}
 	if st = r.reserve(in, slot, hash, o); st != wire.StatusOK {
 		if st == wire.StatusExists {
-			in.exists(slot.key, o)
+			in.exists(hash, o)
 		}
 		return 0, st
 	}
@@ -398,9 +398,10 @@ func (r *Records) TakeHold(namespace string, key []byte, hold peer.HoldID) wire.
 		return st
 	}
 	if in := r.inbound.ops[hold.Op]; in != nil {
-		if offered, ok := in.resident[string(key)]; ok && !offered.has {
+		if offered, ok := in.resident[hash]; ok && !offered.has {
 			return wire.StatusRedeposited
 		} else if ok {
+			delete(in.resident, hash)
 			return moveStatus(p.TakeHoldOf(hash, key, holdOf(hold), offered.sum))
 		}
 	}

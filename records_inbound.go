@@ -15,8 +15,9 @@ type inbound struct {
 	chain    *inChain
 	group    groupLook
 	whole    uint32 // lookExists: the group
-	// resident are the checksums offered of what is resident here, by key.
-	resident map[string]offeredSum
+	// resident are the checksums offered of what is resident here, by the keys'
+	// hashes, until a hold is asked for.
+	resident map[uint64]offeredSum
 	missing  []waited // parents that it has made inbounds.waiting know
 }
 
@@ -84,12 +85,14 @@ func (x *inbounds) get(op peer.OpID) *inbound {
 	return in
 }
 
-// exists takes note of an offered block that is resident here.
-func (in *inbound) exists(key []byte, o *wire.Offered) {
+// exists takes note of an offered block that is resident here. Of two keys with one
+// hash nothing is known.
+func (in *inbound) exists(hash uint64, o *wire.Offered) {
 	if in.resident == nil {
-		in.resident = map[string]offeredSum{}
+		in.resident = map[uint64]offeredSum{}
 	}
-	in.resident[string(key)] = offeredSum{o.Sum, o.Flags&wire.OfferSum != 0}
+	_, twice := in.resident[hash]
+	in.resident[hash] = offeredSum{o.Sum, o.Flags&wire.OfferSum != 0 && !twice}
 }
 
 // arrived takes note of a committed block: missing is the key of a parent that
