@@ -126,6 +126,8 @@ func TestDestRefused(t *testing.T) {
 		{"capacity", wire.TransferMove, func(dt *destTest) { dt.rec.reserve["a"] = wire.StatusCapacity }, offered(1), []string{"Settle 0 capacity", "Outcome 0 capacity", "Decline 0:capacity", "Finish"}},
 		{"layout", wire.TransferCopy, func(dt *destTest) { dt.rec.reserve["a"] = wire.StatusBadLayout }, offered(1), []string{"Settle 0 bad_layout", "Finish"}},
 		{"exists, copy", wire.TransferCopy, func(dt *destTest) { dt.rec.resident["a"] = true }, offered(1), []string{"Settle 0 ok existing", "Finish"}},
+		{"exists, another block", wire.TransferMove, func(dt *destTest) { dt.rec.resident["a"], dt.rec.hold = true, wire.StatusRedeposited }, offered(1),
+			[]string{"Settle 0 ok existing", "Outcome 0 redeposited", "Decline 0:redeposited", "Finish"}},
 		{"exists, crossing", wire.TransferMove, func(dt *destTest) { dt.rec.resident["a"], dt.rec.hold = true, wire.StatusCrossing }, offered(1),
 			[]string{"Settle 0 ok existing", "Outcome 0 crossing", "Decline 0:crossing", "Finish"}},
 		{"exists, source keeps", wire.TransferMove, func(dt *destTest) { dt.rec.resident["a"] = true }, offered(1, func(o []wire.Offered) { o[0].Keep = wire.StatusNoEvict }),
@@ -458,13 +460,13 @@ func TestDestHoldCap(t *testing.T) {
 
 // A commit that fails in a move is declined with the reason.
 func TestDestCommitFails(t *testing.T) {
-	for _, s := range []wire.Status{wire.StatusCrossing, wire.StatusHeld, wire.StatusCapacity, wire.StatusDropped, wire.StatusBadLayout} {
+	for _, s := range []wire.Status{wire.StatusCrossing, wire.StatusHeld, wire.StatusRedeposited, wire.StatusCapacity, wire.StatusDropped, wire.StatusBadLayout} {
 		dt := newDestTest(t, wire.RouteStream)
 		dt.submit(wire.TransferMove, 1)
 		dt.frame("offer", offered(1), "Post 0", "Accept 0")
 		dt.rec.commit = s
 		settle := "Settle 0 " + s.String()
-		if s == wire.StatusCrossing || s == wire.StatusHeld {
+		if s == wire.StatusCrossing || s == wire.StatusHeld || s == wire.StatusRedeposited {
 			settle = "Settle 0 ok existing"
 		}
 		dt.step("landed", Landed{1, 0, wire.StatusOK}, settle, "Outcome 0 "+s.String(), "Decline 0:"+s.String(), "Finish")
