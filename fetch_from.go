@@ -342,6 +342,8 @@ func (a *asking) settle(s peer.Settle) {
 	f.mu.Lock()
 	switch {
 	case s.Status == wire.StatusOK:
+	case s.Written: // another source's bytes would not be safe there
+		f.failed(at, s.Status)
 	case s.Status == wire.StatusBusy, s.Status == wire.StatusGroup && f.cut:
 		f.again = append(f.again, undone{at, s.Status})
 	default:

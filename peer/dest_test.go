@@ -366,7 +366,7 @@ func TestDestDeliver(t *testing.T) {
 	dt.step("whole, if late", Landed{1, 0, wire.StatusOK}, "Settle 0 ok", "Outcome 0 unsupported")
 	dt.step("shut", Shut{1, 2})
 	dt.now += 5 * sec
-	dt.step("a deadline ends the wait", Tick{}, "Quarantine 2", "Settle 2 timeout", "Probe [2]")
+	dt.step("a deadline ends the wait", Tick{}, "Quarantine 2", "Settle 2 timeout written", "Probe [2]")
 	dt.frame("proof", done(2, wire.StatusAborted), "Quiesce 2", "Outcome 2 timeout", "Finish")
 	dt.frame("finished", finished, "Ended")
 	dt.over()
@@ -377,7 +377,7 @@ func TestDestDeliver(t *testing.T) {
 	dt.frame("offer", offered(1), "Post 0", "Accept 0")
 	dt.step("down", Down{}, "Close 0")
 	dt.now += 5 * sec
-	dt.step("late", Tick{}, "Quarantine 0", "Settle 0 lost")
+	dt.step("late", Tick{}, "Quarantine 0", "Settle 0 lost written")
 	dt.step("landed", Landed{1, 0, wire.StatusOK}, "Quiesce 0", "Ended")
 	if len(dt.rec.resident) != 0 {
 		t.Error("committed")
