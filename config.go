@@ -206,6 +206,7 @@ func (c Config) withDefaults() Config {
 	} else {
 		c.Namespaces = append([]Namespace(nil), c.Namespaces...)
 	}
+	c.Peers = c.Peers.clone()
 	if c.MaxHandles == 0 {
 		c.MaxHandles = 256
 	}
@@ -399,6 +400,11 @@ func (c *Config) validate() error {
 		}
 		if ps > 1.000001 {
 			bad(at+".Pools", ps, "shares sum to at most 1", "lower some")
+		}
+	}
+	if c.Peers != nil {
+		if err := c.Peers.validate(c.Regions, bad); err != nil {
+			errs = append(errs, err)
 		}
 	}
 	if shares > 1.000001 {

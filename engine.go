@@ -47,6 +47,7 @@ type Engine struct {
 	idle     chan *Handle
 	state    engineState
 	closeErr error
+	busy     *BusyError    // what was in use at the end of Close
 	done     chan struct{} // closed when the first Close has its answer
 }
 
@@ -232,6 +233,7 @@ func (e *Engine) shardConfig(ns *namespace, n int) shard.Config {
 func (e *Engine) Config() Config {
 	c := e.cfg
 	c.Pin = slices.Clone(c.Pin)
+	c.Peers = c.Peers.clone()
 	c.Namespaces = slices.Clone(c.Namespaces)
 	for i := range c.Namespaces {
 		c.Namespaces[i].Pools = slices.Clone(c.Namespaces[i].Pools)
@@ -250,17 +252,14 @@ func (e *Engine) namespace(name string) (*namespace, error) {
 
 // Close ends the engine. Calls that run finish, later ones answer ErrClosed.
 // While Views or reservations are out it returns a BusyError naming how many:
-// their memory stays mapped until the last one ends. Every Close returns the
-// first one's answer.
+// their memory stays mapped until the last one ends. Later calls return the first
+// one's answer, without the BusyError once that is so.
 func (e *Engine) Close() error {
 	if !e.closed.CompareAndSwap(false, true) {
 		<-e.done
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if e.state == gone {
-			return nil
-		}
-		return e.closeErr
+		return e.answerLocked()
 	}
 	defer close(e.done)
 	e.stop()
@@ -278,7 +277,7 @@ func (e *Engine) Close() error {
 	for hs := range e.handles {
 		hs.closeLanes()
 	}
-	busy := BusyError{}
+	busy := &BusyError{}
 	for _, ns := range e.list {
 		for _, p := range ns.parts {
 			busy.Views += p.Claims()
@@ -287,16 +286,23 @@ func (e *Engine) Close() error {
 			p.Stop()
 		}
 	}
-	e.state = lingering
+	e.state, e.busy, e.closeErr = lingering, busy, peersErr
 	e.settleLocked()
 	if e.state == lingering {
 		busy.Devices = e.devices.unsettled()
-		e.closeErr = &busy
 	}
-	if peersErr != nil {
-		e.closeErr = errors.Join(e.closeErr, peersErr)
+	return e.answerLocked()
+}
+
+// answerLocked is what Close returns.
+func (e *Engine) answerLocked() error {
+	switch {
+	case e.state == gone:
+		return e.closeErr
+	case e.closeErr == nil:
+		return e.busy
 	}
-	return e.closeErr
+	return errors.Join(e.busy, e.closeErr)
 }
 
 // awaitWork gives fetches under way their chance to end. A source that does not

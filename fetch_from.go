@@ -17,9 +17,10 @@ type FetchOptions struct {
 	// its share of the time. Config.Remote comes last. Without Config.Peers they
 	// are not asked.
 	Sources []string
-	// Move asks the sources to remove what this engine holds after the fetch,
-	// also what it held before; see peer.Outcome for how that ends. Deliver always
-	// copies.
+	// Move asks the sources to remove what this engine holds after the fetch. What
+	// it held before goes from them only when the checksums say that it is the same
+	// block: without checksums it stays on both sides. peer.Outcome says how each
+	// ended. Deliver always copies.
 	Move bool
 	// OwnedOnly: only blocks of the sources themselves, none that a framework
 	// lends.
@@ -50,7 +51,15 @@ func (h *Handle) FetchFrom(keys [][]byte, opt FetchOptions) *Op {
 	return op
 }
 
-// DeliverFrom is Deliver with sources named by the caller.
+// DeliverFrom is Deliver with sources named by the caller. A block that came is
+// compared with the source's checksum where there is one; Dst of a key that failed
+// may have been written to.
+//
+// One case ends the wait, and not the danger: a source that writes Dst by remote
+// access (route ucx) and has proved neither that it has stopped nor its death some
+// seconds (Timing.Allowance) after the time was up. Such a key answers ReasonTimeout,
+// ReasonAborted or ReasonSource, and Peers.OnTrouble is told: Dst must not be touched
+// before it is told that this is over.
 func (h *Handle) DeliverFrom(targets []Target, opt FetchOptions) *Op {
 	op := newOp(len(targets))
 	opt.Move = false
@@ -88,6 +97,10 @@ func (h *Handle) fetchFrom(op *Op, keys [][]byte, ask, absent []int, targets []T
 
 // fetching is one batch on its way from named sources. What one source does not
 // have goes to the next.
+//
+// Invariant: keys are running, or waiting, or in one of the lists, or answered. One
+// goroutine at a time drives, and leaves only while operations run: their end
+// drives again.
 type fetching struct {
 	e       *Engine
 	ns      *namespace
@@ -96,20 +109,41 @@ type fetching struct {
 	targets []Target
 	opt     FetchOptions
 	until   peer.Time
-	stop    func() bool // the engine's end does not abort it any more
+	ctx     context.Context
+	cancel  context.CancelFunc
+	stop    func() bool // lets ctx abort nothing any more
 
 	mu      sync.Mutex
-	source  int // that is being asked, of opt.Sources
-	running []*asking
-	missing []int // keys that the present source did not give
-	aborted bool
+	driving bool
+	source  int       // that is being asked, of opt.Sources
+	share   peer.Time // until when
+	cut     bool      // the present round has several operations
+	round   int       // how many keys it has
+	waiting []*asking
+	running map[peer.OpID]struct{}
+	again   []undone // keys that the same source may give when they are asked for anew
+	missing []int    // keys that the present source did not give
 }
+
+// undone are keys without a block, and why.
+type undone struct {
+	at  []int
+	why wire.Status
+}
+
+// maxRunning bounds the operations of one batch that run at a time, so that a large
+// one does not take all that the source may lend (its MaxTransferBlocks).
+const maxRunning = 16
+
+// endless is a time that nobody waits for and that can be added to.
+const endless = 1 << 61
 
 func newFetching(e *Engine, ns *namespace, op *Op, keys [][]byte, targets []Target, opt FetchOptions) *fetching {
 	if opt.Timeout <= 0 {
 		opt.Timeout = e.cfg.OperationTimeout
 	}
-	f := &fetching{e: e, ns: ns, op: op, targets: targets, opt: opt, until: e.node.Now() + opt.Timeout}
+	f := &fetching{e: e, ns: ns, op: op, targets: targets, opt: opt, running: map[peer.OpID]struct{}{}}
+	f.until = e.node.Now() + min(opt.Timeout, endless)
 	// The caller may change its own.
 	size := 0
 	for _, k := range keys {
@@ -122,56 +156,160 @@ func newFetching(e *Engine, ns *namespace, op *Op, keys [][]byte, targets []Targ
 		all = append(all, k...)
 		f.keys[i] = all[from:len(all):len(all)]
 	}
+	f.opt.Sources = slices.Clone(opt.Sources)
+	f.ctx, f.cancel = context.WithCancel(e.background)
+	op.onAbort(f.cancel)
 	return f
 }
 
 // begin asks the first source.
 func (f *fetching) begin(ask []int) {
 	f.e.work.Add(1)
-	f.stop = context.AfterFunc(f.e.background, f.abort)
-	f.op.onAbort(f.abort)
-	f.next(ask)
+	f.stop = context.AfterFunc(f.ctx, f.abort)
+	f.mu.Lock()
+	f.planLocked(ask)
+	f.mu.Unlock()
+	f.drive()
 }
 
-// next asks the present source for keys, in operations of as many as fit.
-func (f *fetching) next(ask []int) {
-	endpoint := f.opt.Sources[f.source]
+// planLocked begins a round: it cuts keys into operations for the present source.
+func (f *fetching) planLocked(ask []int) {
 	now := f.e.node.Now()
 	// An equal share of what is left for each source: one that does not answer
 	// leaves time for the others.
-	until := now + (f.until-now)/peer.Time(len(f.opt.Sources)-f.source)
-	ops := f.divide(ask)
-	f.mu.Lock()
-	f.running = append(f.running, ops...)
-	f.mu.Unlock()
-	for _, a := range ops {
-		s := peer.Submit{Op: a.op, Namespace: f.ns.cfg.Name, OwnedOnly: f.opt.OwnedOnly, Deliver: f.targets != nil, Deadline: until}
-		if f.opt.Move {
-			s.Mode = wire.TransferMove
-		}
-		s.Items = make([]wire.Wanted, len(a.at))
-		var dst [][]byte
-		for i, at := range a.at {
-			s.Items[i].Key = f.keys[at[0]]
-			if f.targets != nil {
-				dst = append(dst, f.targets[at[0]].Dst)
-			}
-		}
+	f.share = now + (f.until-now)/peer.Time(len(f.opt.Sources)-f.source)
+	// Parts of a group are asked for one after the other, and arrive together only
+	// if they are of one operation: a later round does not cut where an earlier
+	// one has.
+	slices.Sort(ask)
+	type form struct {
+		key  string
+		size int
+	}
+	items := map[form]*[]int{}
+	forms := map[string]int{}
+	var passes [][]*[]int // no key is twice in a pass
+	for _, i := range ask {
+		id := form{key: string(f.keys[i])}
 		if f.targets != nil {
-			if why := f.e.records.BindTargets(a.op, dst); why != wire.StatusOK {
-				for i := range s.Items {
-					a.settle(peer.Settle{Op: a.op, Index: i, Status: why})
+			id.size = len(f.targets[i].Dst)
+		}
+		if items[id] == nil {
+			pass := forms[id.key]
+			if forms[id.key]++; pass == len(passes) {
+				passes = append(passes, nil)
+			}
+			items[id] = new([]int)
+			passes[pass] = append(passes[pass], items[id])
+		}
+		*items[id] = append(*items[id], i)
+	}
+	most := min(wire.MaxItems, f.e.cfg.MaxTransferBlocks)
+	for _, pass := range passes {
+		for len(pass) > 0 {
+			a := &asking{f: f}
+			for len(pass) > 0 && len(a.at) < most && !(len(a.at) > 0 && len(a.at)+runOf(pass, most) > most && f.again != nil) {
+				for n := runOf(pass, most-len(a.at)); n > 0; n-- {
+					a.at = append(a.at, *pass[0])
+					pass = pass[1:]
 				}
+			}
+			a.left = len(a.at)
+			f.waiting = append(f.waiting, a)
+		}
+	}
+	f.round, f.cut, f.again = len(ask), len(f.waiting) > 1, nil
+}
+
+// runOf is how many of the first items are for neighbours in the batch, up to most.
+func runOf(items []*[]int, most int) int {
+	n := 1
+	for n < min(len(items), most) && (*items[n])[0] == (*items[n-1])[0]+1 {
+		n++
+	}
+	return n
+}
+
+// drive begins what may begin, and goes on to the next source, until operations run
+// that have to end first.
+func (f *fetching) drive() {
+	f.mu.Lock()
+	if f.driving {
+		f.mu.Unlock()
+		return
+	}
+	f.driving = true
+	most := max(1, min(maxRunning, f.e.cfg.MaxTransferBlocks/wire.MaxItems/2))
+	for {
+		if f.ctx.Err() != nil {
+			for _, a := range f.waiting {
+				for _, at := range a.at {
+					f.failed(at, wire.StatusAborted)
+				}
+			}
+			f.waiting = nil
+		}
+		switch {
+		case len(f.waiting) > 0 && len(f.running) < most:
+			a := f.waiting[0]
+			f.waiting = f.waiting[1:]
+			a.op = f.e.node.NextOp()
+			f.running[a.op] = struct{}{}
+			endpoint, until := f.opt.Sources[f.source], f.share
+			f.mu.Unlock()
+			a.begin(endpoint, until)
+			if f.ctx.Err() != nil {
+				f.abort() // it may have been before the operation was known
+			}
+			f.mu.Lock()
+		case len(f.running) > 0:
+			f.driving = false
+			f.mu.Unlock()
+			return
+		case len(f.again) > 0:
+			f.repeatLocked()
+		default:
+			// Of a move, keys may be here that have their answer.
+			missing := slices.DeleteFunc(f.missing, f.op.answered)
+			f.missing = nil
+			f.source++
+			if len(missing) > 0 && f.ctx.Err() == nil && f.source < len(f.opt.Sources) {
+				f.planLocked(missing)
 				continue
 			}
+			f.mu.Unlock()
+			f.end(missing)
+			return
 		}
-		f.e.node.Submit(endpoint, s, a.settle)
 	}
-	f.mu.Lock()
-	aborted := f.aborted
-	f.mu.Unlock()
-	if aborted {
-		f.abort() // it may have been before the operations were known
+}
+
+// repeatLocked asks the same source once more, as long as that helps.
+func (f *fetching) repeatLocked() {
+	n := 0
+	for _, u := range f.again {
+		n += len(u.at)
+	}
+	if n < f.round && f.ctx.Err() == nil {
+		var ask []int
+		for _, u := range f.again {
+			ask = append(ask, u.at...)
+		}
+		f.planLocked(ask)
+		return
+	}
+	for _, u := range f.again {
+		f.loseLocked(u.at, u.why)
+	}
+	f.again = nil
+}
+
+// loseLocked leaves keys to the next source, or answers them.
+func (f *fetching) loseLocked(at []int, why wire.Status) {
+	if retried(why) && (f.source+1 < len(f.opt.Sources) || f.e.cfg.Remote != nil) {
+		f.missing = append(f.missing, at...)
+	} else {
+		f.failed(at, why)
 	}
 }
 
@@ -183,86 +321,57 @@ type asking struct {
 	left int     // items without an answer; f.mu
 }
 
-// divide makes operations of keys, each with different ones.
-func (f *fetching) divide(ask []int) (ops []*asking) {
-	for len(ask) > 0 {
-		a := &asking{f: f, op: f.e.node.NextOp()}
-		if len(ask) == 1 {
-			a.at = [][]int{ask}
-			ask = nil
-		} else {
-			ask = a.add(ask)
-		}
-		a.left = len(a.at)
-		ops = append(ops, a)
+// begin submits the operation.
+func (a *asking) begin(endpoint string, until peer.Time) {
+	f := a.f
+	s := peer.Submit{Op: a.op, Namespace: f.ns.cfg.Name, OwnedOnly: f.opt.OwnedOnly, Deliver: f.targets != nil, Deadline: until}
+	if f.opt.Move {
+		s.Mode = wire.TransferMove
 	}
-	return ops
-}
-
-// add takes as many keys as fit and returns the others.
-func (a *asking) add(ask []int) (rest []int) {
-	item := make(map[string]int, min(len(ask), wire.MaxItems))
-	a.at = make([][]int, 0, min(len(ask), wire.MaxItems))
-	for n, i := range ask {
-		key := string(a.f.keys[i])
-		if j, ok := item[key]; ok {
-			a.at[j] = append(a.at[j], i)
-			continue
+	var dst [][]byte
+	for _, at := range a.at {
+		s.Items = append(s.Items, wire.Wanted{Key: f.keys[at[0]]})
+		if f.targets != nil {
+			dst = append(dst, f.targets[at[0]].Dst)
 		}
-		if len(a.at) == wire.MaxItems {
-			return ask[n:]
-		}
-		item[key] = len(a.at)
-		a.at = append(a.at, ask[n:n+1:n+1])
 	}
-	return nil
+	if f.targets != nil {
+		if why := f.e.records.BindTargets(a.op, dst); why != wire.StatusOK {
+			for i := range s.Items {
+				a.settle(peer.Settle{Op: a.op, Index: i, Status: why})
+			}
+			return
+		}
+	}
+	f.e.node.Submit(endpoint, s, a.settle)
 }
 
 // settle takes the answer for one item. It may run on any goroutine of the node's.
 func (a *asking) settle(s peer.Settle) {
 	f, at := a.f, a.at[s.Index]
-	f.mu.Lock()
-	again := retried(s.Status) && (f.source+1 < len(f.opt.Sources) || f.e.cfg.Remote != nil)
-	if again {
-		f.missing = append(f.missing, at...)
-	}
-	f.mu.Unlock()
 	if s.Status == wire.StatusOK {
 		f.arrived(at)
-	} else if !again {
-		f.failed(at, s.Status)
 	}
 	f.mu.Lock()
+	switch {
+	case s.Status == wire.StatusOK:
+	case s.Written: // another source's bytes would not be safe there
+		f.failed(at, s.Status)
+	case s.Status == wire.StatusBusy, s.Status == wire.StatusGroup && f.cut:
+		f.again = append(f.again, undone{at, s.Status})
+	default:
+		f.loseLocked(at, s.Status)
+	}
 	if a.left--; a.left > 0 {
 		f.mu.Unlock()
 		return
 	}
-	f.running = slices.DeleteFunc(f.running, func(r *asking) bool { return r == a })
+	delete(f.running, a.op)
+	f.mu.Unlock()
 	if f.targets != nil {
 		f.e.records.UnbindTargets(a.op)
 	}
-	if len(f.running) > 0 {
-		f.mu.Unlock()
-		return
-	}
-	// Of a move, keys may be here that have their answer.
-	missing := slices.DeleteFunc(f.missing, f.op.answered)
-	f.missing = nil
-	f.source++
-	last := f.source >= len(f.opt.Sources)
-	aborted := f.aborted
-	f.mu.Unlock()
-	switch {
-	case len(missing) == 0:
-		f.end()
-	case aborted:
-		f.failed(missing, wire.StatusAborted)
-		f.end()
-	case last:
-		f.remote(missing)
-	default:
-		f.next(missing)
-	}
+	f.drive()
 }
 
 // retried reports whether another source may do better.
@@ -274,32 +383,30 @@ func retried(s wire.Status) bool {
 	return true
 }
 
-// remote hands what no source had to Config.Remote, within the time that is left.
-func (f *fetching) remote(missing []int) {
+// end hands what no source had to Config.Remote, within the time that is left.
+func (f *fetching) end(missing []int) {
 	left := f.until - f.e.node.Now()
-	if left <= 0 {
+	switch {
+	case len(missing) == 0:
+	case f.ctx.Err() != nil:
+		f.failed(missing, wire.StatusAborted)
+	case left <= 0:
 		f.failed(missing, wire.StatusTimeout)
-	} else {
+	default:
 		f.e.fetchRemote(f.ns, f.op, f.keys, missing, f.targets, left)
 	}
-	f.end()
-}
-
-func (f *fetching) end() {
 	f.stop()
+	f.cancel()
 	f.e.work.Done()
 }
 
-// arrived answers keys whose block is here, or in the first one's target.
+// arrived answers keys whose block is here, or in the first one's target; the others
+// are as long.
 func (f *fetching) arrived(at []int) {
 	if f.targets != nil {
-		first := f.targets[at[0]].Dst
 		for _, i := range at[1:] { // while the first one's memory is ours to read
-			r := Result{}
-			if copy(f.targets[i].Dst, first) != len(first) || len(f.targets[i].Dst) != len(first) {
-				r.Reason = ReasonLayout
-			}
-			f.op.settle(i, r)
+			copy(f.targets[i].Dst, f.targets[at[0]].Dst)
+			f.op.settle(i, Result{})
 		}
 		f.op.settle(at[0], Result{})
 		return
@@ -315,18 +422,21 @@ func (f *fetching) arrived(at []int) {
 }
 
 func (f *fetching) failed(at []int, why wire.Status) {
+	reason := reasonOfStatus(why)
+	if why == wire.StatusAborted && f.e.closed.Load() {
+		reason = ReasonClosed // not the caller has aborted
+	}
 	for _, i := range at {
-		f.op.settle(i, Result{Reason: reasonOfStatus(why)})
+		f.op.settle(i, Result{Reason: reason})
 	}
 }
 
-// abort ends what runs at the present source; there is no further one.
+// abort ends what runs at the present source.
 func (f *fetching) abort() {
 	f.mu.Lock()
-	f.aborted = true
 	var ops []peer.OpID
-	for _, a := range f.running {
-		ops = append(ops, a.op)
+	for op := range f.running {
+		ops = append(ops, op)
 	}
 	endpoint := f.opt.Sources[min(f.source, len(f.opt.Sources)-1)]
 	f.mu.Unlock()

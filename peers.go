@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/kvcr-go/kvcr/peer"
@@ -53,23 +54,59 @@ type Peers struct {
 // Handle.FetchFrom and DeliverFrom.
 func (e *Engine) Peers() *peer.Node { return e.node }
 
+// config is the node's configuration, but for what the engine adds.
+func (p *Peers) config() peer.Config {
+	cfg := peer.Config{
+		Name: p.Name, Listen: p.Listen, Advertise: p.Advertise, Public: p.Public, Secret: p.Secret,
+		Streams: p.Streams, Timing: p.Timing, MaxPeers: p.MaxPeers, MaxOps: p.MaxOps, MaxQuarantine: p.MaxQuarantine,
+		OnOutcome: p.OnOutcome, OnTrouble: p.OnTrouble, Logger: p.Logger,
+	}
+	if cfg.Name == "" {
+		cfg.Name = "kvcr"
+	}
+	return cfg
+}
+
+// clone copies what the caller of Engine.Config, or of Open, may change.
+func (p *Peers) clone() *Peers {
+	if p == nil {
+		return nil
+	}
+	c := *p
+	c.Listen, c.Secret, c.Routes = slices.Clone(p.Listen), slices.Clone(p.Secret), slices.Clone(p.Routes)
+	return &c
+}
+
+// validate reports every problem that can be told before memory is reserved.
+func (p *Peers) validate(regions *peer.Regions, bad func(field string, value any, limit, fix string)) error {
+	for i, name := range p.Routes {
+		switch {
+		case name != "shm" && name != "ucx" && name != "stream":
+			bad("Peers.Routes", name, "one of shm, ucx, stream", "leave it empty for all there are")
+		case slices.Contains(p.Routes[:i], name):
+			bad("Peers.Routes", name, "each route once", "remove one of the two")
+		}
+	}
+	if p.Framework != nil && p.Regions == nil && regions == nil {
+		bad("Peers.Regions", nil, "set when there is a Framework", "register the framework's memory")
+	}
+	if err := p.config().Check(); err != nil {
+		return fmt.Errorf("%w: Peers: %w", ErrConfig, err)
+	}
+	return nil
+}
+
 // openPeers starts the node. The engine serves already.
 func (e *Engine) openPeers() error {
 	p := e.cfg.Peers
 	if p == nil {
 		return nil
 	}
-	cfg := peer.Config{
-		Name: p.Name, Listen: p.Listen, Advertise: p.Advertise, Public: p.Public, Secret: p.Secret,
-		Streams: p.Streams, Timing: p.Timing, MaxPeers: p.MaxPeers, MaxOps: p.MaxOps, MaxQuarantine: p.MaxQuarantine,
-		OnOutcome: p.OnOutcome, OnTrouble: p.OnTrouble, Logger: p.Logger, Fingerprint: e.fingerprint,
-	}
-	if cfg.Name == "" {
-		cfg.Name = "kvcr"
-	}
 	for _, ns := range e.list {
 		ns.print = wire.Fingerprint(ns.cfg.Layout().Describe())
 	}
+	cfg := p.config()
+	cfg.Fingerprint = e.fingerprint
 	rec := &peerRecords{Records: e.records}
 	cfg.Records = rec
 	regions := p.Regions
@@ -77,9 +114,6 @@ func (e *Engine) openPeers() error {
 		regions = e.cfg.Regions
 	}
 	if p.Framework != nil {
-		if regions == nil {
-			return &ConfigError{"Peers.Regions", nil, "set when there is a Framework", "register the framework's memory"}
-		}
 		rec.pins = peer.NewPins(p.Framework, regions)
 		cfg.Pinner = rec.pins
 	}
@@ -126,8 +160,6 @@ func (e *Engine) routes(names []string) (routes []wire.Route, viaUCX peer.Route,
 			}
 		case "stream":
 			routes = append(routes, wire.RouteStream)
-		default:
-			return nil, viaUCX, &ConfigError{"Peers.Routes", name, "one of shm, ucx, stream", "leave it empty for all there are"}
 		}
 	}
 	return routes, viaUCX, nil

@@ -20,7 +20,7 @@ type inSlot struct {
 	item    int
 	op      peer.OpID
 	isGroup bool
-	target  []byte
+	target  [][]byte // the caller's, piece by piece
 	deliver bool
 	sum     uint64 // of the bytes, when verified
 	summed  bool
@@ -28,7 +28,7 @@ type inSlot struct {
 
 func (s *inSlot) bytes() [][]byte {
 	if s.deliver {
-		return [][]byte{s.target}
+		return s.target
 	}
 	return s.p.PiecesOf(s.a.Claim())
 }
@@ -72,7 +72,7 @@ func (r *Records) Reserve(op peer.OpID, i int, namespace string, key []byte, o *
 		return 0, wire.StatusClosed
 	}
 	if targets, ok := r.targets[op]; ok {
-		return r.reserveTarget(op, i, targets, key, o)
+		return r.reserveTarget(op, i, namespace, targets, o)
 	}
 	p, hash, st := r.place(namespace, key)
 	switch {
@@ -95,6 +95,9 @@ func (r *Records) Reserve(op peer.OpID, i int, namespace string, key []byte, o *
 		return 0, wire.StatusCapacity
 	}
 	if st = r.reserve(in, slot, hash, o); st != wire.StatusOK {
+		if st == wire.StatusExists {
+			in.exists(hash, o)
+		}
 		return 0, st
 	}
 	return r.addSlot(slot), wire.StatusOK
@@ -106,14 +109,37 @@ func (r *Records) addSlot(s *inSlot) peer.Slot {
 	return r.lastSlot
 }
 
-func (r *Records) reserveTarget(op peer.OpID, i int, targets [][]byte, key []byte, o *wire.Offered) (peer.Slot, wire.Status) {
+func (r *Records) reserveTarget(op peer.OpID, i int, namespace string, targets [][]byte, o *wire.Offered) (peer.Slot, wire.Status) {
 	switch {
 	case i < 0 || i >= len(targets) || uint64(len(targets[i])) != o.Size:
 		return 0, wire.StatusBadLayout
 	case len(r.slots) >= r.e.cfg.MaxTransferBlocks:
 		return 0, wire.StatusCapacity
 	}
-	return r.addSlot(&inSlot{op: op, item: i, deliver: true, target: targets[i]}), wire.StatusOK
+	pieces, ok := r.cutTarget(namespace, targets[i], o.Pools)
+	if !ok {
+		return 0, wire.StatusBadLayout
+	}
+	return r.addSlot(&inSlot{op: op, item: i, deliver: true, target: pieces}), wire.StatusOK
+}
+
+// cutTarget cuts memory for a block into its pieces, of which all but the first fill
+// slots of their pools: a route may bring each from another place.
+func (r *Records) cutTarget(namespace string, target, pools []byte) (pieces [][]byte, ok bool) {
+	ns, err := r.e.namespace(namespace)
+	if err != nil {
+		return nil, false
+	}
+	pieces = make([][]byte, max(1, len(pools)))
+	for i := len(pools) - 1; i > 0; i-- {
+		if int(pools[i]) >= len(ns.cfg.Pools) || ns.cfg.Pools[pools[i]].SlotBytes > len(target) {
+			return nil, false
+		}
+		at := len(target) - ns.cfg.Pools[pools[i]].SlotBytes
+		pieces[i], target = target[at:], target[:at:at]
+	}
+	pieces[0] = target
+	return pieces, true
 }
 
 // link finds the slot's place in its chain and group, and makes it the last item.
@@ -169,11 +195,11 @@ func (r *Records) reserve(in *inbound, slot *inSlot, hash uint64, o *wire.Offere
 	}
 	switch {
 	case in.group == lookFirst && st == wire.StatusExists:
-		in.group, in.resident = lookExists, group
+		in.group, in.whole = lookExists, group
 	case in.group == lookFirst && st == wire.StatusOK:
 		in.group = lookReserve
 	case in.group == lookReserve && st == wire.StatusOK:
-	case in.group == lookExists && st == wire.StatusExists && group == in.resident:
+	case in.group == lookExists && st == wire.StatusExists && group == in.whole:
 	default:
 		if st == wire.StatusOK {
 			slot.p.AbortAdoption(a)
@@ -318,8 +344,7 @@ func (r *Records) adopt(taken []*inSlot, hold peer.HoldID) wire.Status {
 			s.p.SetSum(s.a.Reserved, s.sum)
 		}
 	}
-	in := r.inbound.get(leader.op)
-	how := shard.Adopting{Hold: holdOf(hold), Children: in.waiting[string(leader.key)]}
+	how := shard.Adopting{Hold: holdOf(hold), Children: r.inbound.waiting[waited{leader.p, string(leader.key)}]}
 	if c := leader.chain; c != nil {
 		how.ChainLen = c.length
 		how.Tail = len(taken) == 1 && c.length > 1 && c.last == leader.item
@@ -336,7 +361,7 @@ func (r *Records) adopt(taken []*inSlot, hold peer.HoldID) wire.Status {
 		if how.Missing {
 			missing = leader.parent
 		}
-		in.arrived(leader.key, leader.a.Hash, missing)
+		r.inbound.arrived(leader, missing)
 	}
 	return moveStatus(got)
 }
@@ -362,7 +387,10 @@ func (r *Records) Free(s peer.Slot) {
 	}
 }
 
-// TakeHold holds the resident block of a key for a move. See peer.DestRecords.
+// TakeHold holds the resident block of a key for a move. See peer.DestRecords. Where
+// Reserve has found the block resident, it must be the one that was offered, as
+// their checksums tell: else, or where there are none, it is not held, and the
+// source keeps its own.
 func (r *Records) TakeHold(namespace string, key []byte, hold peer.HoldID) wire.Status {
 	closed := r.lock()
 	defer r.unlock(false)
@@ -372,6 +400,14 @@ func (r *Records) TakeHold(namespace string, key []byte, hold peer.HoldID) wire.
 	p, hash, st := r.place(namespace, key)
 	if st != wire.StatusOK {
 		return st
+	}
+	if in := r.inbound.ops[hold.Op]; in != nil {
+		if offered, ok := in.resident[hash]; ok && !offered.has {
+			return wire.StatusRedeposited
+		} else if ok {
+			delete(in.resident, hash)
+			return moveStatus(p.TakeHoldOf(hash, key, holdOf(hold), offered.sum))
+		}
 	}
 	return moveStatus(p.TakeHold(hash, key, holdOf(hold)))
 }

@@ -3,6 +3,7 @@ package kvcr
 import (
 	"github.com/kvcr-go/kvcr/peer"
 	"github.com/kvcr-go/kvcr/shard"
+	"github.com/kvcr-go/kvcr/wire"
 )
 
 // inbound is what must be known of an operation's items to put a chain and its
@@ -13,9 +14,22 @@ type inbound struct {
 	lastPart bool // it is a part of a group and not the last one
 	chain    *inChain
 	group    groupLook
-	resident uint32 // lookExists: the group
-	// waiting are blocks that were committed before their parent, by its key.
-	waiting map[string][]shard.Child
+	whole    uint32 // lookExists: the group
+	// resident are the checksums offered of what is resident here, by the keys'
+	// hashes, until a hold is asked for.
+	resident map[uint64]offeredSum
+	missing  []waited // parents that it has made inbounds.waiting know
+}
+
+type offeredSum struct {
+	sum uint64
+	has bool
+}
+
+// waited is a parent that blocks wait for.
+type waited struct {
+	p   *part
+	key string
 }
 
 // inChain is a run of items of which each is the parent of the next.
@@ -42,6 +56,9 @@ type inbounds struct {
 	ops   map[peer.OpID]*inbound
 	order []peer.OpID // a ring
 	next  int
+	// waiting are blocks that were committed before their parent, which may be of
+	// another operation: a long chain is fetched by several.
+	waiting map[waited][]shard.Child
 }
 
 // maxInbound bounds the operations remembered. More than a few hundred are not
@@ -56,6 +73,9 @@ func (x *inbounds) get(op peer.OpID) *inbound {
 	if len(x.order) < maxInbound {
 		x.order = append(x.order, op)
 	} else {
+		for _, w := range x.ops[x.order[x.next]].missing {
+			delete(x.waiting, w)
+		}
 		delete(x.ops, x.order[x.next])
 		x.order[x.next] = op
 		x.next = (x.next + 1) % maxInbound
@@ -65,15 +85,27 @@ func (x *inbounds) get(op peer.OpID) *inbound {
 	return in
 }
 
+// exists takes note of an offered block that is resident here. Of two keys with one
+// hash nothing is known.
+func (in *inbound) exists(hash uint64, o *wire.Offered) {
+	if in.resident == nil {
+		in.resident = map[uint64]offeredSum{}
+	}
+	_, twice := in.resident[hash]
+	in.resident[hash] = offeredSum{o.Sum, o.Flags&wire.OfferSum != 0 && !twice}
+}
+
 // arrived takes note of a committed block: missing is the key of a parent that
 // was not there, nil if none is.
-func (in *inbound) arrived(key []byte, hash uint64, missing []byte) {
-	delete(in.waiting, string(key))
+func (x *inbounds) arrived(s *inSlot, missing []byte) {
+	delete(x.waiting, waited{s.p, string(s.key)})
 	if missing == nil {
 		return
 	}
-	if in.waiting == nil {
-		in.waiting = map[string][]shard.Child{}
+	w := waited{s.p, string(missing)}
+	if x.waiting[w] == nil {
+		in := x.get(s.op)
+		in.missing = append(in.missing, w)
 	}
-	in.waiting[string(missing)] = append(in.waiting[string(missing)], shard.Child{Hash: hash, Key: key})
+	x.waiting[w] = append(x.waiting[w], shard.Child{Hash: s.a.Hash, Key: s.key})
 }

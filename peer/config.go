@@ -151,13 +151,25 @@ func (c *Config) withDefaults() {
 	c.Timing = c.Timing.withDefaults()
 }
 
+// Check says what is wrong with a configuration, all at once, as Open would; of
+// Records and Routes only Open can tell.
+func (c Config) Check() error {
+	c.Routes = []wire.Route{wire.RouteStream}
+	c.withDefaults()
+	return c.check()
+}
+
 func (c *Config) validate() error {
+	if c.Records == nil {
+		return errors.Join(&ConfigError{"Records", nil, "a node needs a block table"}, c.check())
+	}
+	return c.check()
+}
+
+func (c *Config) check() error {
 	var errs []error
 	bad := func(field string, value any, fix string) {
 		errs = append(errs, &ConfigError{field, value, fix})
-	}
-	if c.Records == nil {
-		bad("Records", nil, "a node needs a block table")
 	}
 	if len(c.Name) > wire.MaxName {
 		bad("Name", fmt.Sprintf("%d bytes", len(c.Name)), fmt.Sprintf("use at most %d", wire.MaxName))
@@ -180,6 +192,9 @@ func (c *Config) validate() error {
 		default:
 			bad("Routes", r, "use shm, stream, or that of Config.UCX")
 		}
+	}
+	if c.MaxQuarantine < 1 {
+		bad("MaxQuarantine", c.MaxQuarantine, "use at least 1 byte")
 	}
 	for field, v := range map[string]int{"MaxPeers": c.MaxPeers, "MaxOps": c.MaxOps, "Handshakes": c.Handshakes, "Loops": c.Loops} {
 		if v < 1 {

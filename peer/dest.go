@@ -294,7 +294,7 @@ func (d *Dest) release(op *destOp, i int) {
 func (d *Dest) answer(op *destOp, i int, s wire.Status, existing bool) {
 	if it := &op.items[i]; !it.settled {
 		it.settled = true
-		d.do(Settle{op.Op, i, s, existing})
+		d.do(Settle{Op: op.Op, Index: i, Status: s, Existing: existing})
 	}
 }
 

@@ -171,7 +171,10 @@ func (d *Dest) tick(now Time) {
 				if it := &op.items[i]; it.state == destPosted && it.closing && !it.quiet {
 					it.quiet = true
 					d.do(Quarantine{op.Op, i})
-					d.answer(op, i, it.why, false) // a deadline ends the wait
+					if !it.settled { // a deadline ends the wait
+						it.settled = true
+						d.do(Settle{Op: op.Op, Index: i, Status: it.why, Written: true})
+					}
 				}
 			}
 		}

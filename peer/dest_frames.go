@@ -108,7 +108,7 @@ func (d *Dest) offered(now Time, op *destOp, m *wire.Offer) {
 	}
 	for i := 0; i < len(op.items); {
 		n := d.groupLen(op, i)
-		switch d.reserve(op, i, n) {
+		switch why := d.reserve(op, i, n); why {
 		case wire.StatusOK:
 			op.items[i].parts, op.items[i].after = n, op.parent(i, n)
 			for j := i; j < i+n; j++ {
@@ -118,6 +118,12 @@ func (d *Dest) offered(now Time, op *destOp, m *wire.Offer) {
 		case wire.StatusExists:
 			for j := i; j < i+n; j++ {
 				decline = d.present(op, j, decline)
+			}
+		default: // they have ended; the source need not keep them for us
+			for j := i; j < i+n; j++ {
+				if it := &op.items[j]; it.offer != nil && op.Mode == wire.TransferMove && it.keep == wire.StatusOK {
+					decline = append(decline, wire.ItemStatus{Index: uint32(j), Status: why})
+				}
 			}
 		}
 		i += n
@@ -374,7 +380,7 @@ func (d *Dest) commitGroup(op *destOp, i, n int, held []uint32, decline []wire.I
 			held = append(held, uint32(j))
 			continue
 		}
-		if s == wire.StatusCrossing || s == wire.StatusHeld {
+		if s == wire.StatusCrossing || s == wire.StatusHeld || s == wire.StatusRedeposited {
 			// Resident by another road, and not ours to confirm.
 			d.answer(op, j, wire.StatusOK, true)
 		}

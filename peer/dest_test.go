@@ -123,14 +123,16 @@ func TestDestRefused(t *testing.T) {
 		{"miss", wire.TransferMove, nil, offered(1, func(o []wire.Offered) { o[0].Status = wire.StatusMiss }), []string{"Settle 0 miss", "Outcome 0 miss", "Finish"}},
 		{"offer of too many", wire.TransferCopy, nil, offered(2), []string{"Settle 0 source", "Finish"}},
 		{"offer for another life", wire.TransferCopy, nil, &wire.Offer{Source: uint64(srcInc), Dest: 9, Items: make([]wire.Offered, 1)}, nil},
-		{"capacity", wire.TransferMove, func(dt *destTest) { dt.rec.reserve["a"] = wire.StatusCapacity }, offered(1), []string{"Settle 0 capacity", "Outcome 0 capacity", "Finish"}},
+		{"capacity", wire.TransferMove, func(dt *destTest) { dt.rec.reserve["a"] = wire.StatusCapacity }, offered(1), []string{"Settle 0 capacity", "Outcome 0 capacity", "Decline 0:capacity", "Finish"}},
 		{"layout", wire.TransferCopy, func(dt *destTest) { dt.rec.reserve["a"] = wire.StatusBadLayout }, offered(1), []string{"Settle 0 bad_layout", "Finish"}},
 		{"exists, copy", wire.TransferCopy, func(dt *destTest) { dt.rec.resident["a"] = true }, offered(1), []string{"Settle 0 ok existing", "Finish"}},
+		{"exists, another block", wire.TransferMove, func(dt *destTest) { dt.rec.resident["a"], dt.rec.hold = true, wire.StatusRedeposited }, offered(1),
+			[]string{"Settle 0 ok existing", "Outcome 0 redeposited", "Decline 0:redeposited", "Finish"}},
 		{"exists, crossing", wire.TransferMove, func(dt *destTest) { dt.rec.resident["a"], dt.rec.hold = true, wire.StatusCrossing }, offered(1),
 			[]string{"Settle 0 ok existing", "Outcome 0 crossing", "Decline 0:crossing", "Finish"}},
 		{"exists, source keeps", wire.TransferMove, func(dt *destTest) { dt.rec.resident["a"] = true }, offered(1, func(o []wire.Offered) { o[0].Keep = wire.StatusNoEvict }),
 			[]string{"Settle 0 ok existing", "Outcome 0 no_evict", "Finish"}},
-		{"part of a group", wire.TransferMove, nil, offered(1, func(o []wire.Offered) { o[0].Parts = 2 }), []string{"Settle 0 group", "Outcome 0 group", "Finish"}},
+		{"part of a group", wire.TransferMove, nil, offered(1, func(o []wire.Offered) { o[0].Parts = 2 }), []string{"Settle 0 group", "Outcome 0 group", "Decline 0:group", "Finish"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -364,7 +366,7 @@ func TestDestDeliver(t *testing.T) {
 	dt.step("whole, if late", Landed{1, 0, wire.StatusOK}, "Settle 0 ok", "Outcome 0 unsupported")
 	dt.step("shut", Shut{1, 2})
 	dt.now += 5 * sec
-	dt.step("a deadline ends the wait", Tick{}, "Quarantine 2", "Settle 2 timeout", "Probe [2]")
+	dt.step("a deadline ends the wait", Tick{}, "Quarantine 2", "Settle 2 timeout written", "Probe [2]")
 	dt.frame("proof", done(2, wire.StatusAborted), "Quiesce 2", "Outcome 2 timeout", "Finish")
 	dt.frame("finished", finished, "Ended")
 	dt.over()
@@ -375,7 +377,7 @@ func TestDestDeliver(t *testing.T) {
 	dt.frame("offer", offered(1), "Post 0", "Accept 0")
 	dt.step("down", Down{}, "Close 0")
 	dt.now += 5 * sec
-	dt.step("late", Tick{}, "Quarantine 0", "Settle 0 lost")
+	dt.step("late", Tick{}, "Quarantine 0", "Settle 0 lost written")
 	dt.step("landed", Landed{1, 0, wire.StatusOK}, "Quiesce 0", "Ended")
 	if len(dt.rec.resident) != 0 {
 		t.Error("committed")
@@ -458,13 +460,13 @@ func TestDestHoldCap(t *testing.T) {
 
 // A commit that fails in a move is declined with the reason.
 func TestDestCommitFails(t *testing.T) {
-	for _, s := range []wire.Status{wire.StatusCrossing, wire.StatusHeld, wire.StatusCapacity, wire.StatusDropped, wire.StatusBadLayout} {
+	for _, s := range []wire.Status{wire.StatusCrossing, wire.StatusHeld, wire.StatusRedeposited, wire.StatusCapacity, wire.StatusDropped, wire.StatusBadLayout} {
 		dt := newDestTest(t, wire.RouteStream)
 		dt.submit(wire.TransferMove, 1)
 		dt.frame("offer", offered(1), "Post 0", "Accept 0")
 		dt.rec.commit = s
 		settle := "Settle 0 " + s.String()
-		if s == wire.StatusCrossing || s == wire.StatusHeld {
+		if s == wire.StatusCrossing || s == wire.StatusHeld || s == wire.StatusRedeposited {
 			settle = "Settle 0 ok existing"
 		}
 		dt.step("landed", Landed{1, 0, wire.StatusOK}, settle, "Outcome 0 "+s.String(), "Decline 0:"+s.String(), "Finish")

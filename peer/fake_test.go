@@ -228,7 +228,7 @@ func showOne(a Action) string {
 		}
 		return reflect.TypeOf(a.Msg).Elem().Name()
 	case Settle:
-		return fmt.Sprintf("Settle %d %s%s", a.Index, a.Status, map[bool]string{true: " existing"}[a.Existing])
+		return fmt.Sprintf("Settle %d %s%s", a.Index, a.Status, map[bool]string{true: " existing"}[a.Existing]+map[bool]string{true: " written"}[a.Written])
 	case Outcome:
 		return fmt.Sprintf("Outcome %d %s", a.Index, a.Status)
 	case Post:

@@ -95,7 +95,7 @@ func (l *destLink) submit(s Submit, settle func(Settle)) {
 		if why != wire.StatusOK {
 			l.node.count.refusals.Add(1)
 			for i := range s.Items {
-				settle(Settle{s.Op, i, why, false})
+				settle(Settle{Op: s.Op, Index: i, Status: why})
 			}
 			return
 		}

@@ -143,12 +143,14 @@ type (
 		Index int
 	}
 	// Settle is the caller's answer for an item, exactly one for each. Existing:
-	// it was resident and nothing was moved.
+	// it was resident and nothing was moved. Written: of a delivery whose memory the
+	// source may still write, see Quarantine.
 	Settle struct {
 		Op       OpID
 		Index    int
 		Status   wire.Status
 		Existing bool
+		Written  bool
 	}
 	// Quarantine: the peer may still write the item's memory, beyond its time.
 	// Quiesce follows when that has been ruled out. Of a delivery, Settle comes

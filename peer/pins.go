@@ -42,7 +42,8 @@ const pinClaim Claim = 1 << 63
 
 // Pins shares the framework's pins between operations: a block that is pinned, or
 // being asked for, is not asked for again, and a pin is given back when no
-// operation reads through it.
+// operation reads through it. A question that was cancelled does not count: its
+// answer is given back, whatever it is.
 //
 // Invariant: a pin that the framework has granted is released exactly once, after
 // its last claim, and again until the framework says that it has taken it over.
@@ -88,6 +89,8 @@ type pinRequest struct {
 	blocks   []*pinBlock
 	cancel   func()
 	answered bool
+	// abandoned: its blocks may be of another request by now.
+	abandoned bool
 }
 
 // pin is one grant of the framework's.
@@ -152,6 +155,9 @@ func (p *Pins) Ask(namespace string, indices []int, keys [][]byte, done func([]P
 		p.mu.Lock()
 		req.cancel = cancel
 		unwanted := !req.answered && !wantedLocked(req)
+		if unwanted {
+			p.abandonLocked(req)
+		}
 		p.mu.Unlock()
 		if unwanted && cancel != nil { // every operation stopped meanwhile
 			cancel()
@@ -174,6 +180,14 @@ func (p *Pins) lendLocked(b *pinBlock, it *PinnedItem) {
 	it.Claim, it.Offer = c, b.offer
 }
 
+// abandonLocked forgets what a request asks for, since it is being cancelled.
+func (p *Pins) abandonLocked(r *pinRequest) {
+	for _, b := range r.blocks {
+		delete(p.blocks, b.key)
+	}
+	r.cancel, r.abandoned = nil, true
+}
+
 func wantedLocked(r *pinRequest) bool {
 	return slices.ContainsFunc(r.blocks, func(b *pinBlock) bool { return len(b.waiters) > 0 })
 }
@@ -188,10 +202,10 @@ func (p *Pins) answer(req *pinRequest, r PinResult) {
 		p.busy++ // for the release
 	}
 	g := &pin{handle: r.Handle}
-	fits := !again && r.Handle != "" && len(r.Blocks) == len(req.blocks)
+	fits := !again && !req.abandoned && r.Handle != "" && len(r.Blocks) == len(req.blocks)
 	var over []*pinWait
 	for k, b := range req.blocks {
-		if again {
+		if again || req.abandoned {
 			break
 		}
 		if fits && p.grantLocked(g, b, r.Blocks[k]) {
@@ -280,7 +294,7 @@ func (p *Pins) stop(w *pinWait) {
 		b.waiters = slices.DeleteFunc(b.waiters, func(x *pinWait) bool { return x == w })
 		if r := b.asked; r.cancel != nil && !r.answered && !wantedLocked(r) {
 			cancels = append(cancels, r.cancel)
-			r.cancel = nil
+			p.abandonLocked(r)
 		}
 	}
 	clear(w.at)

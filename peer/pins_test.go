@@ -108,6 +108,39 @@ func lent(element int) PinnedBlock {
 	return PinnedBlock{Refs: []MemoryRef{{Label: "kv:k", Element: element}, {Label: "kv:v", Element: element}}, Pools: []byte{0, 1}}
 }
 
+// A question that nobody waits for any more is of no use to who comes later: the
+// framework, told to forget it, answers with nothing.
+func TestPinsAskAnewAfterCancel(t *testing.T) {
+	h, p := newPinTest(t)
+	a, stop := ask(p, "x", "y")
+	stop()
+	b, _ := ask(p, "x")
+	if got := h.questions(); h.canceled != 1 || a.times != 1 || len(got) != 2 || !slices.Equal(got[1], []string{"x"}) {
+		t.Fatalf("asked %v, cancelled %d times", got, h.canceled)
+	}
+	h.answers[1](PinResult{"p1", []PinnedBlock{lent(1)}})
+	if b.times != 1 || b.items[0].Claim == 0 {
+		t.Fatalf("b %+v", b)
+	}
+	h.answers[0](PinResult{"p0", []PinnedBlock{lent(2), lent(3)}}) // it was too late to forget it
+	if got := h.returned(); !slices.Equal(got, []string{"p0"}) {
+		t.Errorf("returned %v", got)
+	}
+	c, _ := ask(p, "x", "y")
+	if c.times != 0 || len(h.questions()) != 3 || !slices.Equal(h.questions()[2], []string{"y"}) {
+		t.Errorf("asked %v", h.questions())
+	}
+	h.answers[2](PinResult{})
+	if c.times != 1 || c.items[0].Claim == 0 || c.items[1].Claim != 0 {
+		t.Errorf("c %+v", c)
+	}
+	p.Unclaim(b.items[0].Claim)
+	p.Unclaim(c.items[0].Claim)
+	if got := h.returned(); !slices.Equal(got, []string{"p0", "p1"}) {
+		t.Errorf("returned %v", got)
+	}
+}
+
 func TestPinsAreShared(t *testing.T) {
 	h, p := newPinTest(t)
 	a, _ := ask(p, "x", "y")

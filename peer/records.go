@@ -79,7 +79,8 @@ type DestRecords interface {
 	// TakeHold holds the resident block of a key for a move: it is neither
 	// evicted, marked nor removed by an invalidation until DropHold. Failures:
 	// StatusMiss, StatusCrossing (the block is marked for a move of its own),
-	// StatusHeld (by another move), StatusCapacity (of holds).
+	// StatusHeld (by another move), StatusRedeposited (it is not, or not known to
+	// be, the block that the source has offered), StatusCapacity (of holds).
 	TakeHold(namespace string, key []byte, hold HoldID) wire.Status
 	// Holds reports whether the hold is there.
 	Holds(namespace string, key []byte, hold HoldID) bool

@@ -23,7 +23,7 @@ func (n *Node) Submit(endpoint string, s Submit, settle func(Settle)) OpID {
 	fail := func(why wire.Status) OpID {
 		n.count.refusals.Add(1)
 		for i := range s.Items {
-			settle(Settle{s.Op, i, why, false})
+			settle(Settle{Op: s.Op, Index: i, Status: why})
 		}
 		return s.Op
 	}

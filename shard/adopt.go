@@ -1,5 +1,7 @@
 package shard
 
+import "bytes"
+
 // This file takes blocks in that come from another node: memory for them, then
 // commit and hold in one step.
 
@@ -129,8 +131,9 @@ type Child struct {
 
 // Adopt makes a block resident, or a group with its leader last, and holds it, in
 // one step or not at all. When it is resident by now the memory is freed and the
-// resident block is held. Failures are a Reason of the commit, or a MoveResult of
-// the hold. Whatever the answer, the memory is the shard's again.
+// resident block is held, if it has the same bytes. Failures are a Reason of the
+// commit, or a MoveResult of the hold. Whatever the answer, the memory is the
+// shard's again.
 func (s *Shard) Adopt(parts []Adoption, how *Adopting) (why Reason, got MoveResult) {
 	turned := s.turn(func() { why, got = s.adopt(parts, how) })
 	if turned != OK {
@@ -198,6 +201,11 @@ func (s *Shard) mayAdopt(parts []Adoption, h MoveID) (got MoveResult, room bool)
 		if h == (MoveID{}) {
 			return MoveOK, false
 		}
+		for _, a := range parts {
+			if at, _ := s.lookupLike(a.Hash, a.id); !s.sameBytes(at, a.id) {
+				return MoveRedeposited, false
+			}
+		}
 		return s.mayHold(s.lead(old), h)
 	}
 	for _, a := range parts {
@@ -212,6 +220,26 @@ func (s *Shard) mayAdopt(parts []Adoption, h MoveID) (got MoveResult, room bool)
 		return MoveFull, false
 	}
 	return MoveOK, true
+}
+
+// sameBytes reports whether two records of one shape have the same payload, as far as
+// their checksums tell. It is asked only when a block has come by two roads at once:
+// without checksums the bytes are compared, under the token. Of other shapes the
+// commit will say that they do not fit.
+func (s *Shard) sameBytes(a, b uint32) bool {
+	if !s.sameShape(a, b) {
+		return true
+	}
+	if s.hot[a].desc.hasSum() && s.hot[b].desc.hasSum() {
+		return s.cold[a].sum == s.cold[b].sum
+	}
+	theirs := s.PiecesOf(Claim{id: b})
+	for i, piece := range s.PiecesOf(Claim{id: a}) {
+		if !bytes.Equal(piece, theirs[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 // AbortAdoption gives memory back, also after Drain.

@@ -39,7 +39,7 @@ const (
 	MoveCrossing               // the block to be held is marked for a move of its own
 	MoveHeld                   // held for a move, by another one where a hold is asked for
 	MoveNoEvict                // somebody has a no_evict hold
-	MoveRedeposited            // deposited or replaced since the mark was set
+	MoveRedeposited            // deposited or replaced since the mark was set; not the block to be held
 	MoveGroup                  // another part of the group does not come along
 	MoveFull                   // as many marks or holds as the budget allows
 	MoveClosed
@@ -357,12 +357,27 @@ func (s *Shard) leadOf(hash uint64, key []byte) uint32 {
 
 // TakeHold holds the resident block of a key for a move.
 func (s *Shard) TakeHold(hash uint64, key []byte, h MoveID) (got MoveResult) {
+	return s.takeHoldOf(hash, key, h, func(uint32) bool { return true })
+}
+
+// TakeHoldOf is TakeHold for a block with that checksum: another one answers
+// MoveRedeposited, and so does one without.
+func (s *Shard) TakeHoldOf(hash uint64, key []byte, h MoveID, sum uint64) (got MoveResult) {
+	return s.takeHoldOf(hash, key, h, func(id uint32) bool { return s.hot[id].desc.hasSum() && s.cold[id].sum == sum })
+}
+
+func (s *Shard) takeHoldOf(hash uint64, key []byte, h MoveID, is func(id uint32) bool) (got MoveResult) {
 	why := s.turn(func() {
-		lead := s.leadOf(hash, key)
-		if lead == 0 {
+		id := s.lookup(hash, key)
+		if id == 0 {
 			got = MoveMiss
 			return
 		}
+		if !is(id) {
+			got = MoveRedeposited
+			return
+		}
+		lead := s.lead(id)
 		var room bool
 		if got, room = s.mayHold(lead, h); room {
 			s.takeHold(lead, h)
