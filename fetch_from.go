@@ -353,14 +353,19 @@ func (a *asking) settle(s peer.Settle) {
 		f.arrived(at)
 	}
 	f.mu.Lock()
+	why := s.Status
+	switch { // the source has seen first that time is up
+	case why == wire.StatusAborted && f.ctx.Err() == nil, why == wire.StatusUnknownOp && f.e.node.Now() >= f.share:
+		why = wire.StatusTimeout
+	}
 	switch {
-	case s.Status == wire.StatusOK:
+	case why == wire.StatusOK:
 	case s.Written: // another source's bytes would not be safe there
-		f.failed(at, s.Status)
-	case s.Status == wire.StatusBusy, s.Status == wire.StatusGroup && f.cut:
-		f.again = append(f.again, undone{at, s.Status})
+		f.failed(at, why)
+	case why == wire.StatusBusy, why == wire.StatusGroup && f.cut:
+		f.again = append(f.again, undone{at, why})
 	default:
-		f.loseLocked(at, s.Status)
+		f.loseLocked(at, why)
 	}
 	if a.left--; a.left > 0 {
 		f.mu.Unlock()
