@@ -196,7 +196,7 @@ func (c *Config) check() error {
 	if c.MaxQuarantine < 1 {
 		bad("MaxQuarantine", c.MaxQuarantine, "use at least 1 byte")
 	}
-	for field, v := range map[string]int{"MaxPeers": c.MaxPeers, "MaxOps": c.MaxOps, "Handshakes": c.Handshakes, "Loops": c.Loops} {
+	for field, v := range map[string]int{"MaxPeers": c.MaxPeers, "MaxOps": c.MaxOps, "Handshakes": c.Handshakes, "Loops": c.Loops, "MaxOutbound": int(c.MaxOutbound)} {
 		if v < 1 {
 			bad(field, v, "use at least 1")
 		}

@@ -41,6 +41,9 @@
 //     connection at most. What never proves anything is bounded in number and time.
 //   - Liveness comes from the control connection and from pidfds, never from UCX
 //     alone: an endpoint that fails ends its session, which is then made anew.
+//   - What a peer can make a node keep has a limit: its frames wait in the kernel,
+//     answers that it does not read end its connection, and so do bytes that nobody
+//     asked for.
 //   - A move removes the source's copy only while the destination is known to
 //     hold its own: the rules M1 to M7 (see Source and Dest).
 package peer
