@@ -18,6 +18,8 @@
 //   - Memory is reserved at Open and never grows. A full cache evicts, or
 //     refuses with ErrFull.
 //   - Every key of a batch gets its own answer with a reason.
+//   - A move between engines removes the source's copy only while the destination
+//     is known to hold its own; a lost peer costs the keys it was asked for.
 //   - Close returns in bounded time; memory under a View stays mapped until
 //     the View is released.
 package kvcr

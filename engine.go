@@ -47,8 +47,10 @@ type Engine struct {
 	idle     chan *Handle
 	state    engineState
 	closeErr error
-	busy     *BusyError    // what was in use at the end of Close
-	done     chan struct{} // closed when the first Close has its answer
+	// peersOpen: the node has not closed, memory stays; peersEnded: it has, late.
+	peersOpen, peersEnded bool
+	busy                  *BusyError    // what was in use at the end of Close
+	done                  chan struct{} // closed when the first Close has its answer
 }
 
 type engineState int
@@ -264,6 +266,9 @@ func (e *Engine) Close() error {
 	defer close(e.done)
 	e.stop()
 	peersErr := e.closePeers()
+	if errors.Is(peersErr, peer.ErrClosing) {
+		go e.awaitPeers()
+	}
 	e.quiesce() // from here on no fetch begins
 	e.records.quiesce()
 	e.awaitWork()
@@ -287,6 +292,7 @@ func (e *Engine) Close() error {
 		}
 	}
 	e.state, e.busy, e.closeErr = lingering, busy, peersErr
+	e.peersOpen = errors.Is(peersErr, peer.ErrClosing) && !e.peersEnded
 	e.settleLocked()
 	if e.state == lingering {
 		busy.Devices = e.devices.unsettled()
@@ -303,6 +309,17 @@ func (e *Engine) answerLocked() error {
 		return e.busy
 	}
 	return errors.Join(e.busy, e.closeErr)
+}
+
+// awaitPeers waits for a node that could not close in time, since a callback of its
+// does not return, or is what closes the engine. Its goroutines may touch memory.
+func (e *Engine) awaitPeers() {
+	for errors.Is(e.node.Close(context.Background()), peer.ErrClosing) {
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.peersOpen, e.peersEnded = false, true
+	e.settleLocked()
 }
 
 // awaitWork gives fetches under way their chance to end. A source that does not
@@ -359,7 +376,7 @@ func (e *Engine) settleLocked() {
 			left += p.Lingering()
 		}
 	}
-	if left == 0 && e.devices.release() {
+	if left == 0 && !e.peersOpen && e.devices.release() {
 		e.state = gone
 		e.unmap()
 	}

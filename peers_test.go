@@ -3,6 +3,7 @@ package kvcr_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -312,4 +313,42 @@ func TestUCXListensOnLoopback(t *testing.T) {
 	if d := device(func(c *kvcr.Config) { c.Peers.Secret = []byte("0123456789abcdef") }); d != "all" {
 		t.Errorf("with a secret: %s", d)
 	}
+}
+
+// Close from within a callback of the node returns, and memory is unmapped once
+// the callback has.
+func TestCloseWithinCallback(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for Close's bound")
+	}
+	a := openPeer(t, nil)
+	keys := keysOf(0, 2)
+	a.deposit(t, keys)
+	var b *kvcr.Engine
+	closed := make(chan error, 1)
+	var once sync.Once
+	b, err := kvcr.Open(kvcr.Config{
+		Capacity:   64 << 20,
+		Namespaces: []kvcr.Namespace{{Name: "kv", Pools: []kvcr.Pool{{Name: "kv", SlotBytes: 64 << 10}}}},
+		Peers:      &kvcr.Peers{OnOutcome: func(peer.Outcome) { once.Do(func() { closed <- b.Close() }) }},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := b.Handle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range wait(t, h.FetchFrom(keys, kvcr.FetchOptions{Sources: []string{a.endpoint}, Move: true})) {
+		r.View.Release()
+	}
+	select {
+	case err := <-closed:
+		if !errors.Is(err, peer.ErrClosing) {
+			t.Errorf("closed within a callback: %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("Close does not return")
+	}
+	eventually(t, "the engine is closed for good", func() bool { return !errors.Is(b.Close(), kvcr.ErrBusy) })
 }
