@@ -220,12 +220,18 @@ func (g *gated) Share(ns string) (*os.File, int64, error) {
 func TestRedialPauses(t *testing.T) {
 	b := openNode(t, newTable(t, 4, 4096, false))
 	r := newRawSource(t)
+	stop := make(chan struct{})
 	go func() {
-		for nc := range r.ctrl {
-			nc.Close()
+		for {
+			select {
+			case nc := <-r.ctrl:
+				nc.Close()
+			case <-stop:
+				return
+			}
 		}
 	}()
-	t.Cleanup(func() { close(r.ctrl) })
+	t.Cleanup(func() { close(stop) })
 	s := fetch(t, b, r.endpoint(), Submit{Namespace: "ns", Items: wanted(0, 1)}, time.Second)
 	if s[0].Status != wire.StatusTimeout {
 		t.Errorf("%v", s[0].Status)
