@@ -19,8 +19,14 @@ type RegionBlock struct {
 
 // DeliverRefs is DeliverFrom into regions, which stay registered until the keys are
 // answered. It returns at once where devices are concerned: resident blocks go from
-// their slots to GPUs without the processor; others are brought to pinned memory,
-// as deliveries to the host are, and copied from there one by one as they arrive.
+// their slots to GPUs without the processor. Others come straight to the GPU where
+// UCX reaches it (Peers.Direct) and the source is fetched from over route ucx; or are
+// brought to pinned memory, as deliveries to the host are, and copied from there one
+// by one as they arrive.
+//
+// What DeliverFrom says of Dst goes for elements of regions: after ReasonTimeout,
+// ReasonAborted or ReasonSource one may still be written to. Regions.Deregister
+// refuses as long as UCX may do so.
 func (h *Handle) DeliverRefs(blocks []RegionBlock, opt FetchOptions) *Op {
 	op := newOp(len(blocks))
 	if err := h.enter(); err != nil {
@@ -150,7 +156,9 @@ func (g *devices) fetch(ns *namespace, d *refDelivery, absent []int, opt FetchOp
 			return
 		}
 		defer h.Close()
-		f.run(ctx, h, absent)
+		rest, wait := f.direct(ctx, h, absent)
+		f.run(ctx, h, rest)
+		f.run(ctx, h, wait())
 	}()
 }
 
@@ -221,13 +229,7 @@ const deviceGroup = 32
 
 // stop ends what has not been asked for, and aborts what has.
 func (f *deviceFetch) stop(ctx context.Context, rest []int) {
-	why := ReasonAborted
-	switch {
-	case f.g.e.closed.Load():
-		why = ReasonClosed
-	case ctx.Err() == context.DeadlineExceeded:
-		why = ReasonTimeout
-	}
+	why := f.why(ctx)
 	f.fail(rest, why)
 	if why == ReasonAborted {
 		for _, op := range f.inner {
@@ -235,6 +237,19 @@ func (f *deviceFetch) stop(ctx context.Context, rest []int) {
 		}
 	}
 }
+
+// why says what ctx has ended for.
+func (f *deviceFetch) why(ctx context.Context) Reason {
+	switch {
+	case f.g.e.closed.Load():
+		return ReasonClosed
+	case ctx.Err() == context.DeadlineExceeded:
+		return ReasonTimeout
+	}
+	return ReasonAborted
+}
+
+func (f *deviceFetch) left() time.Duration { return max(time.Until(f.until), time.Millisecond) }
 
 // ask has a group of blocks delivered to chunks, and copied from there as each
 // arrives.
@@ -259,7 +274,7 @@ func (f *deviceFetch) ask(h *Handle, group []int, chunks []*deviceChunk) {
 		one.start(f.g)
 	}
 	opt := f.opt
-	opt.Timeout = max(time.Until(f.until), time.Millisecond)
+	opt.Timeout = f.left()
 	f.inner = append(f.inner, op)
 	h.deliverFrom(op, targets, opt)
 }

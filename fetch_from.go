@@ -107,6 +107,7 @@ type fetching struct {
 	op      *Op
 	keys    [][]byte
 	targets []Target
+	spans   []peer.Span // not nil: where the targets lie, on devices
 	opt     FetchOptions
 	until   peer.Time
 	ctx     context.Context
@@ -123,6 +124,7 @@ type fetching struct {
 	running map[peer.OpID]struct{}
 	again   []undone // keys that the same source may give when they are asked for anew
 	missing []int    // keys that the present source did not give
+	refused []int    // keys with spans that can come by another way only
 }
 
 // undone are keys without a block, and why.
@@ -185,6 +187,7 @@ func (f *fetching) planLocked(ask []int) {
 	type form struct {
 		key  string
 		size int
+		only int // 1 + number of a key that shares its block with no other
 	}
 	items := map[form]*[]int{}
 	forms := map[string]int{}
@@ -193,6 +196,9 @@ func (f *fetching) planLocked(ask []int) {
 		id := form{key: string(f.keys[i])}
 		if f.targets != nil {
 			id.size = len(f.targets[i].Dst)
+		}
+		if f.spans != nil { // nobody here copies from one to the other
+			id.only = i + 1
 		}
 		if items[id] == nil {
 			pass := forms[id.key]
@@ -324,19 +330,21 @@ type asking struct {
 // begin submits the operation.
 func (a *asking) begin(endpoint string, until peer.Time) {
 	f := a.f
-	s := peer.Submit{Op: a.op, Namespace: f.ns.cfg.Name, OwnedOnly: f.opt.OwnedOnly, Deliver: f.targets != nil, Deadline: until}
+	s := peer.Submit{Op: a.op, Namespace: f.ns.cfg.Name, OwnedOnly: f.opt.OwnedOnly, Deliver: f.targets != nil, Devices: f.spans != nil, Deadline: until}
 	if f.opt.Move {
 		s.Mode = wire.TransferMove
 	}
-	var dst [][]byte
+	var dst []peer.Span
 	for _, at := range a.at {
 		s.Items = append(s.Items, wire.Wanted{Key: f.keys[at[0]]})
-		if f.targets != nil {
-			dst = append(dst, f.targets[at[0]].Dst)
+		if f.spans != nil {
+			dst = append(dst, f.spans[at[0]])
+		} else if f.targets != nil {
+			dst = append(dst, hostSpan(f.targets[at[0]].Dst))
 		}
 	}
 	if f.targets != nil {
-		if why := f.e.records.BindTargets(a.op, dst); why != wire.StatusOK {
+		if why := f.e.records.bindSpans(a.op, dst); why != wire.StatusOK {
 			for i := range s.Items {
 				a.settle(peer.Settle{Op: a.op, Index: i, Status: why})
 			}
@@ -362,6 +370,8 @@ func (a *asking) settle(s peer.Settle) {
 	case why == wire.StatusOK:
 	case s.Written: // another source's bytes would not be safe there
 		f.failed(at, why)
+	case why == wire.StatusUnsupported && f.spans != nil:
+		f.refuseLocked(at, why)
 	case why == wire.StatusBusy, why == wire.StatusGroup && f.cut:
 		f.again = append(f.again, undone{at, why})
 	default:
@@ -379,6 +389,13 @@ func (a *asking) settle(s peer.Settle) {
 	f.drive()
 }
 
+// refuseLocked answers keys that could come to memory of ours, and are asked for
+// again so.
+func (f *fetching) refuseLocked(at []int, why wire.Status) {
+	f.refused = append(f.refused, at...)
+	f.failed(at, why)
+}
+
 // retried reports whether another source may do better.
 func retried(s wire.Status) bool {
 	switch s {
@@ -393,6 +410,10 @@ func (f *fetching) end(missing []int) {
 	left := f.until - f.e.node.Now()
 	switch {
 	case len(missing) == 0:
+	case f.spans != nil: // there is a Remote
+		f.mu.Lock()
+		f.refuseLocked(missing, wire.StatusMiss)
+		f.mu.Unlock()
 	case f.ctx.Err() != nil:
 		f.failed(missing, wire.StatusAborted)
 	case left <= 0:

@@ -33,8 +33,15 @@ type Peers struct {
 	// loopback only unless there is a Secret or Public is set, since UCX itself
 	// asks nobody for a secret: with either of them its ports must be out of reach
 	// of strangers.
-	UCX    ucx.Options
-	Timing peer.Timing
+	UCX ucx.Options
+	// Direct is how memory of GPUs in Regions takes part in route ucx. Default: where
+	// the UCX library has CUDA support (its transports for that, such as cuda_copy,
+	// must be among UCX.Transports), bytes move between it and the network without a
+	// copy in our memory. DirectUnverified leaves out the checksums of blocks that
+	// arrive so, which cost a copy from the GPU for each that has one.
+	Direct           peer.Direct
+	DirectUnverified bool
+	Timing           peer.Timing
 	// Framework lends blocks of the host program's, which lie in Regions (default
 	// Config.Regions), to peers. Those on GPUs go over route ucx. nil: none.
 	Framework peer.Framework
@@ -247,6 +254,9 @@ func (r *peerRecords) ClaimSpans(c peer.Claim) (spans []peer.Span) {
 	}
 	return spans
 }
+
+// SlotSpans is SlotBytes with what lies on devices.
+func (r *peerRecords) SlotSpans(s peer.Slot) []peer.Span { return r.Records.slotSpans(s) }
 
 func (r *peerRecords) Unclaim(c peer.Claim) {
 	if peer.IsPin(c) {

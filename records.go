@@ -32,7 +32,7 @@ type Records struct {
 	lastSlot  peer.Slot
 	slots     map[peer.Slot]*inSlot
 	inbound   inbounds
-	targets   map[peer.OpID][][]byte
+	targets   map[peer.OpID][]peer.Span
 }
 
 var (
@@ -46,7 +46,7 @@ func (e *Engine) Records() *Records { return e.records }
 func newRecords(e *Engine) *Records {
 	return &Records{
 		e: e, claims: map[peer.Claim]*lentBlock{}, slots: map[peer.Slot]*inSlot{},
-		inbound: inbounds{ops: map[peer.OpID]*inbound{}, waiting: map[waited][]shard.Child{}}, targets: map[peer.OpID][][]byte{},
+		inbound: inbounds{ops: map[peer.OpID]*inbound{}, waiting: map[waited][]shard.Child{}}, targets: map[peer.OpID][]peer.Span{},
 	}
 }
 

@@ -20,17 +20,21 @@ type inSlot struct {
 	item    int
 	op      peer.OpID
 	isGroup bool
-	target  [][]byte // the caller's, piece by piece
+	target  []peer.Span // the caller's, piece by piece
 	deliver bool
 	sum     uint64 // of the bytes, when verified
 	summed  bool
 }
 
 func (s *inSlot) bytes() [][]byte {
-	if s.deliver {
-		return s.target
+	if !s.deliver {
+		return s.p.PiecesOf(s.a.Claim())
 	}
-	return s.p.PiecesOf(s.a.Claim())
+	pieces := make([][]byte, len(s.target))
+	for i, t := range s.target {
+		pieces[i] = t.Host
+	}
+	return pieces
 }
 
 // BindTargets makes an operation deliver: item i is written to targets[i], which
@@ -39,6 +43,18 @@ func (s *inSlot) bytes() [][]byte {
 // not touch a target between the Reserve and the Commit or Free of its item.
 // StatusCapacity: Config.MaxTransferBlocks operations deliver already.
 func (r *Records) BindTargets(op peer.OpID, targets [][]byte) wire.Status {
+	spans := make([]peer.Span, len(targets))
+	for i, b := range targets {
+		spans[i] = hostSpan(b)
+	}
+	return r.bindSpans(op, spans)
+}
+
+func hostSpan(b []byte) peer.Span { return peer.Span{Host: b, Device: -1, Len: len(b)} }
+
+// bindSpans is BindTargets for memory that may lie on devices. The operation must
+// be submitted with Devices if one does.
+func (r *Records) bindSpans(op peer.OpID, targets []peer.Span) wire.Status {
 	closed := r.lock()
 	defer r.unlock(false)
 	if closed {
@@ -109,9 +125,9 @@ func (r *Records) addSlot(s *inSlot) peer.Slot {
 	return r.lastSlot
 }
 
-func (r *Records) reserveTarget(op peer.OpID, i int, namespace string, targets [][]byte, o *wire.Offered) (peer.Slot, wire.Status) {
+func (r *Records) reserveTarget(op peer.OpID, i int, namespace string, targets []peer.Span, o *wire.Offered) (peer.Slot, wire.Status) {
 	switch {
-	case i < 0 || i >= len(targets) || uint64(len(targets[i])) != o.Size:
+	case i < 0 || i >= len(targets) || uint64(targets[i].Len) != o.Size:
 		return 0, wire.StatusBadLayout
 	case len(r.slots) >= r.e.cfg.MaxTransferBlocks:
 		return 0, wire.StatusCapacity
@@ -125,18 +141,18 @@ func (r *Records) reserveTarget(op peer.OpID, i int, namespace string, targets [
 
 // cutTarget cuts memory for a block into its pieces, of which all but the first fill
 // slots of their pools: a route may bring each from another place.
-func (r *Records) cutTarget(namespace string, target, pools []byte) (pieces [][]byte, ok bool) {
+func (r *Records) cutTarget(namespace string, target peer.Span, pools []byte) (pieces []peer.Span, ok bool) {
 	ns, err := r.e.namespace(namespace)
 	if err != nil {
 		return nil, false
 	}
-	pieces = make([][]byte, max(1, len(pools)))
+	pieces = make([]peer.Span, max(1, len(pools)))
 	for i := len(pools) - 1; i > 0; i-- {
-		if int(pools[i]) >= len(ns.cfg.Pools) || ns.cfg.Pools[pools[i]].SlotBytes > len(target) {
+		if int(pools[i]) >= len(ns.cfg.Pools) || ns.cfg.Pools[pools[i]].SlotBytes > target.Len {
 			return nil, false
 		}
-		at := len(target) - ns.cfg.Pools[pools[i]].SlotBytes
-		pieces[i], target = target[at:], target[:at:at]
+		at := target.Len - ns.cfg.Pools[pools[i]].SlotBytes
+		pieces[i], target = target.Slice(at, target.Len-at), target.Slice(0, at)
 	}
 	pieces[0] = target
 	return pieces, true
@@ -221,6 +237,25 @@ func (r *Records) SlotBytes(s peer.Slot) [][]byte {
 		return slot.bytes()
 	}
 	return nil
+}
+
+// slotSpans is SlotBytes with what lies on devices.
+func (r *Records) slotSpans(s peer.Slot) []peer.Span {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	slot := r.slots[s]
+	if slot == nil {
+		return nil
+	}
+	if slot.deliver {
+		return slot.target
+	}
+	pieces := slot.bytes()
+	spans := make([]peer.Span, len(pieces))
+	for i, b := range pieces {
+		spans[i] = hostSpan(b)
+	}
+	return spans
 }
 
 // VerifySlot compares the bytes of a slot with the checksum that was offered. The

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 
 	"github.com/kvcr-go/kvcr/peer"
 	"github.com/kvcr-go/kvcr/ucx"
@@ -31,7 +32,13 @@ func newUCXRoute(e *Engine) (peer.Route, error) {
 	if !ucx.Built {
 		return nil, ucx.ErrNotBuilt
 	}
-	cfg := peer.UCXConfig{UCX: e.cfg.Peers.UCX, Logger: e.cfg.Peers.Logger, CUDA: e.cfg.CUDA}
+	cfg := peer.UCXConfig{UCX: e.cfg.Peers.UCX, Logger: e.cfg.Peers.Logger, CUDA: e.cfg.CUDA,
+		Direct: e.cfg.Peers.Direct, DirectUnverified: e.cfg.Peers.DirectUnverified}
+	for _, r := range []*peer.Regions{e.cfg.Regions, e.cfg.Peers.Regions} {
+		if r != nil && !slices.Contains(cfg.Regions, r) {
+			cfg.Regions = append(cfg.Regions, r)
+		}
+	}
 	if len(cfg.UCX.Devices) == 0 && !e.cfg.Peers.Public && len(e.cfg.Peers.Secret) == 0 {
 		cfg.UCX.Devices = loopbacks()
 	}

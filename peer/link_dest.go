@@ -50,6 +50,7 @@ type destLink struct {
 // destWork is an operation's caller.
 type destWork struct {
 	namespace string
+	devices   bool // Submit.Devices
 	settle    func(Settle)
 	sizes     map[int]int64 // bytes of items that were posted
 }
@@ -89,6 +90,8 @@ func (l *destLink) submit(s Submit, settle func(Settle)) {
 			why = wire.StatusBusy
 		case l.node.count.quarantined.Load() >= l.node.cfg.MaxQuarantine:
 			why = wire.StatusQuarantine
+		case s.Devices && l.side != nil && l.route != wire.RouteUCX:
+			why = wire.StatusUnsupported
 		default:
 			why = l.lastRefusal()
 		}
@@ -99,7 +102,7 @@ func (l *destLink) submit(s Submit, settle func(Settle)) {
 			}
 			return
 		}
-		l.ops[s.Op] = &destWork{s.Namespace, settle, map[int]int64{}}
+		l.ops[s.Op] = &destWork{s.Namespace, s.Devices, settle, map[int]int64{}}
 		l.link.mu.Lock()
 		l.wantNS = s.Namespace
 		l.link.mu.Unlock()
@@ -218,12 +221,17 @@ func (l *destLink) do(a Action) {
 			l.link.post(Landed{a.Op, a.Index, wire.StatusLost})
 			return
 		}
+		w := l.ops[a.Op]
+		if w != nil && w.devices && l.route != wire.RouteUCX { // agreed on since submit
+			l.link.post(Landed{a.Op, a.Index, wire.StatusUnsupported})
+			return
+		}
 		p := &posted{side: l.side, size: int64(a.Offer.Size)}
 		l.posts[id] = p
 		l.node.count.posted.Add(p.size)
 		l.node.count.posts.Add(1)
 		namespace := ""
-		if w := l.ops[a.Op]; w != nil {
+		if w != nil {
 			namespace = w.namespace
 			w.sizes[a.Index] = p.size
 		}

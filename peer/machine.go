@@ -48,6 +48,7 @@ type (
 		Mode        wire.Transfer
 		OwnedOnly   bool
 		Deliver     bool          // slots are the caller's memory: nothing is committed, a move is a copy
+		Devices     bool          // slots are on devices, which only route ucx reaches: no other route gets them
 		Items       []wire.Wanted // 1 to wire.MaxItems, no key twice
 		Deadline    Time
 	}

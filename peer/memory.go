@@ -22,11 +22,14 @@ type Memory interface {
 	Share(namespace string) (*os.File, int64, error)
 }
 
-// SpanMemory is a Memory that has claims on devices: ClaimBytes has no bytes for
-// those pieces.
+// SpanMemory is a Memory that has claims and slots on devices: ClaimBytes and
+// SlotBytes have no bytes for those pieces.
 type SpanMemory interface {
 	// ClaimSpans is the payload of a claimed block: its pieces in order.
 	ClaimSpans(c Claim) []Span
+	// SlotSpans is the memory of a slot: its pieces in order. Slots on devices come
+	// with operations that are told so (Submit.Devices).
+	SlotSpans(s Slot) []Span
 }
 
 // Records is the whole block table.

@@ -3,6 +3,7 @@ package peer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -69,20 +70,69 @@ type Span struct {
 	Len    int
 }
 
+// Slice is n bytes of a span from at.
+func (s Span) Slice(at, n int) Span {
+	if s.Host != nil {
+		return Span{Host: s.Host[at : at+n : at+n], Device: -1, Len: n}
+	}
+	return Span{Device: s.Device, Addr: s.Addr + uintptr(at), Len: n}
+}
+
 // Regions is a registry of the host program's memory. The zero Regions is empty
 // and ready. Its methods may be called from any goroutine.
 type Regions struct {
+	// change is held while regions come and go, so that watchers hear of one change
+	// after the other. It is taken before mu.
+	change   sync.Mutex
+	watchers []RegionWatcher // guarded by change
+
 	mu sync.Mutex
 	by map[string]*registered
 }
 
 type registered struct {
 	Region
-	users int
+	users   int
+	leaving bool // found by nobody any more
+}
+
+// RegionWatcher has something of its own for each region, such as a registration
+// with a transport. Its methods must not call those of Regions.
+type RegionWatcher interface {
+	// RegionRegistered: the region is there. It may block while memory is pinned.
+	RegionRegistered(g Region)
+	// RegionLeaving ends what RegionRegistered began, or refuses and keeps it: the
+	// region then stays. Nobody acquires spans of it meanwhile.
+	RegionLeaving(g Region) error
+}
+
+// Watch tells w of every region, those there already and those to come, until
+// Unwatch.
+func (r *Regions) Watch(w RegionWatcher) {
+	r.change.Lock()
+	defer r.change.Unlock()
+	r.watchers = append(r.watchers, w)
+	r.mu.Lock()
+	var all []Region
+	for _, g := range r.by {
+		all = append(all, g.Region)
+	}
+	r.mu.Unlock()
+	for _, g := range all {
+		w.RegionRegistered(g)
+	}
+}
+
+// Unwatch tells w nothing more. It must have ended what it began.
+func (r *Regions) Unwatch(w RegionWatcher) {
+	r.change.Lock()
+	defer r.change.Unlock()
+	r.watchers = slices.DeleteFunc(r.watchers, func(x RegionWatcher) bool { return x == w })
 }
 
 // Register makes a region known under its label. Mem must stay mapped, and must
-// not be resized, until Deregister has returned nil.
+// not be resized, until Deregister has returned nil. Memory of a device that engines
+// make known to UCX is pinned before Register returns.
 func (r *Regions) Register(g Region) error {
 	bad := func(format string, args ...any) error {
 		return &RegionError{g.Label, fmt.Sprintf(format, args...), ErrRegion}
@@ -110,32 +160,64 @@ func (r *Regions) Register(g Region) error {
 	case g.Device >= 0 && g.Addr == 0:
 		return bad("device memory needs its address")
 	}
+	r.change.Lock()
+	defer r.change.Unlock()
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.by[g.Label] != nil {
+		r.mu.Unlock()
 		return &RegionError{g.Label, "deregister it first", ErrRegionExists}
 	}
 	if r.by == nil {
 		r.by = map[string]*registered{}
 	}
 	r.by[g.Label] = &registered{Region: g}
+	r.mu.Unlock()
+	for _, w := range r.watchers {
+		w.RegionRegistered(g)
+	}
 	return nil
 }
 
-// Deregister forgets a region. It fails with ErrRegionBusy while spans of it are
-// acquired.
+// Deregister forgets a region, and has its watchers end their registrations of it.
+// It fails with ErrRegionBusy while spans of it are acquired, or a watcher's
+// transport may still touch it: then everything is as before.
 func (r *Regions) Deregister(label string) error {
+	r.change.Lock()
+	defer r.change.Unlock()
+	g, err := r.leave(label)
+	if err != nil {
+		return err
+	}
+	for i, w := range r.watchers {
+		if err := w.RegionLeaving(g.Region); err != nil {
+			for _, told := range r.watchers[:i] {
+				told.RegionRegistered(g.Region)
+			}
+			r.mu.Lock()
+			g.leaving = false
+			r.mu.Unlock()
+			return &RegionError{label, err.Error() + "; wait for the transfer's end", ErrRegionBusy}
+		}
+	}
+	r.mu.Lock()
+	delete(r.by, label)
+	r.mu.Unlock()
+	return nil
+}
+
+// leave hides a region that nobody uses.
+func (r *Regions) leave(label string) (*registered, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.by[label]
 	if g == nil {
-		return &RegionError{label, "it was not registered", ErrNoRegion}
+		return nil, &RegionError{label, "it was not registered", ErrNoRegion}
 	}
 	if g.users > 0 {
-		return &RegionError{label, fmt.Sprintf("%d spans are in use; wait for their operations", g.users), ErrRegionBusy}
+		return nil, &RegionError{label, fmt.Sprintf("%d spans are in use; wait for their operations", g.users), ErrRegionBusy}
 	}
-	delete(r.by, label)
-	return nil
+	g.leaving = true
+	return g, nil
 }
 
 // Acquire resolves references, all or none, and keeps their regions registered
@@ -147,7 +229,7 @@ func (r *Regions) Acquire(refs []MemoryRef) (spans []Span, release func(), err e
 	used := make([]*registered, 0, len(refs))
 	for _, ref := range refs {
 		g := r.find(ref.Label)
-		if g == nil {
+		if g == nil || g.leaving {
 			return nil, nil, &RegionError{ref.Label, "register it first", ErrNoRegion}
 		}
 		if ref.Element < 0 || ref.Element >= g.Count {

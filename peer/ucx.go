@@ -32,7 +32,8 @@ import (
 //	    leaves that to a crew of at most as many goroutines as processors.
 //	U4  Memory that is not registered is reached through staging: registered
 //	    chunks, of one ring for what comes in and one for what goes out. A session
-//	    never has more than a quarter of a ring.
+//	    never has more than a quarter of a ring. Memory of devices that UCX knows
+//	    (ucx_device.go) is received into, and sent from, where it lies.
 type UCX struct {
 	cfg  UCXConfig
 	log  *slog.Logger
@@ -51,6 +52,8 @@ type UCX struct {
 	done    atomic.Int64 // bytes registered
 	total   int64
 	regions atomic.Pointer[[]*ucx.Memory]
+	devices deviceTable
+	sums    atomic.Int64 // checksums of memory on devices under way; none begins once closed
 
 	stop chan struct{} // closed by Close
 	work sync.WaitGroup
@@ -79,6 +82,14 @@ type UCXConfig struct {
 	// CUDA reads memory of GPUs that a framework lends; it must know that memory.
 	// It must not be closed before the route. nil: such blocks are not sent.
 	CUDA *cuda.Driver
+	// Regions are where device memory is registered for Direct, and Direct how.
+	// Without CUDA or Regions it is off.
+	Regions []*Regions
+	Direct  Direct
+	// DirectUnverified leaves out the checksums of blocks that arrive in device
+	// memory. By default each that was offered with one is copied back through
+	// staging, and summed up there, before the block counts as arrived.
+	DirectUnverified bool
 	// OnRegistered, when not nil, hears of the progress: after each gigabyte, and
 	// at the end, with an error if it failed.
 	OnRegistered func(done, total int64, err error)
@@ -124,7 +135,7 @@ func OpenUCX(cfg UCXConfig) (*UCX, error) {
 		return nil, &ConfigError{"Staging", cfg.Staging, fmt.Sprintf("use at least %d bytes", 4*messageMost)}
 	}
 	if cfg.UCX.MaxRegions == 0 {
-		cfg.UCX.MaxRegions = len(cfg.Memory) + 4
+		cfg.UCX.MaxRegions = len(cfg.Memory) + 4 + deviceRegions
 	}
 	u := &UCX{cfg: cfg, log: cfg.Logger, stop: make(chan struct{})}
 	u.nextTag.Store(rand.Uint64() >> 2) // so that lives of one address differ
@@ -141,6 +152,7 @@ func OpenUCX(cfg UCXConfig) (*UCX, error) {
 	if err != nil {
 		return nil, errors.Join(err, u.Close())
 	}
+	u.openDirect()
 	u.work.Add(1)
 	go u.register()
 	return u, nil
@@ -280,6 +292,14 @@ func (u *UCX) Close() error {
 			u.mu.Unlock()
 		}
 	}
+	if len(errs) == 0 { // chunks have come free with the worker: it is up to the devices
+		for end := time.Now().Add(closeGrace); u.sums.Load() > 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		if n := u.sums.Load(); n > 0 {
+			errs = append(errs, fmt.Errorf("%d blocks on devices are being read back", n))
+		}
+	}
 	u.crew.wait()
 	if u.pinned {
 		err := u.cfg.CUDA.Unregister(u.out.bytes)
@@ -298,6 +318,7 @@ func (u *UCX) Close() error {
 			release(m)
 		}
 	}
+	errs = append(errs, u.closeDirect())
 	release(u.drain)
 	release(u.probe)
 	for _, s := range []*staging{u.in, u.out} {
@@ -354,7 +375,7 @@ func (u *UCX) Dest(ctx context.Context, s *Session) (DestRoute, error) {
 		return nil, err
 	}
 	d := &ucxDest{u: u, life: l, s: s, posts: map[item]*ucxPost{}, drains: map[OpID]map[*ucxRecv]struct{}{}}
-	d.share.limit = u.cfg.Staging / 4
+	d.share.limit, d.sums.limit = u.cfg.Staging/4, u.cfg.Staging/4
 	if !l.enter(d, s.Fail) {
 		return nil, errors.New("the UCX worker has been closed")
 	}

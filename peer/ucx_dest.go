@@ -26,6 +26,7 @@ type ucxDest struct {
 	life  *ucxLife
 	s     *Session
 	share stageShare
+	sums  stageShare // of the other ring, for checksums
 
 	mu      sync.Mutex
 	posts   map[item]*ucxPost // not answered, or about to be
@@ -41,6 +42,7 @@ type ucxPost struct {
 	d       *ucxDest
 	tag     uint64 // of the first message
 	sizes   []int  // of the slot's pieces, as far as the block fills them
+	device  []Span // those pieces, when they lie on a device
 	msgs    []*ucxRecv
 	open    int // messages that may still touch the slot, or will
 	closing bool
@@ -69,14 +71,14 @@ type ucxRecv struct {
 func (d *ucxDest) Post(post Post, _ string) {
 	p := &ucxPost{Post: post, d: d}
 	left := post.Offer.Size
-	var pieces [][]byte
-	for _, b := range d.s.Memory.SlotBytes(post.Slot) {
-		b = b[:min(uint64(len(b)), left)]
-		left -= uint64(len(b))
-		if len(b) > 0 {
-			pieces = append(pieces, b)
-			p.sizes = append(p.sizes, len(b))
-			p.open += messages(len(b))
+	var pieces []Span
+	for _, s := range slotSpans(d.s.Memory, post.Slot) {
+		s = s.Slice(0, int(min(uint64(s.Len), left)))
+		left -= uint64(s.Len)
+		if s.Len > 0 {
+			pieces = append(pieces, s)
+			p.sizes = append(p.sizes, s.Len)
+			p.open += messages(s.Len)
 		}
 	}
 	if left > 0 { // the slot is not what was offered
@@ -85,15 +87,22 @@ func (d *ucxDest) Post(post Post, _ string) {
 	}
 	p.tag = d.u.nextTag.Add(uint64(p.open)) - uint64(p.open)
 	p.msgs = make([]*ucxRecv, 0, p.open)
-	for _, b := range pieces {
-		mem, off, ok := d.u.find(b)
-		for at := 0; at < len(b); at += messageMost {
-			part := b[at:min(at+messageMost, len(b))]
-			r := &ucxRecv{d: d, op: post.Op, p: p, tag: p.tag + uint64(len(p.msgs)), n: len(part), queued: true}
+	for _, s := range pieces {
+		mem, off, ok := d.u.locate(s)
+		if s.Host == nil {
+			if !ok { // receives have no way to it
+				d.s.Event(Landed{post.Op, post.Index, wire.StatusUnsupported})
+				return
+			}
+			p.device = pieces
+		}
+		for at := 0; at < s.Len; at += messageMost {
+			n := min(messageMost, s.Len-at)
+			r := &ucxRecv{d: d, op: post.Op, p: p, tag: p.tag + uint64(len(p.msgs)), n: n, queued: true}
 			if ok {
 				r.mem, r.off = mem, off+uint64(at)
 			} else {
-				r.to = part
+				r.to = s.Host[at : at+n]
 			}
 			p.msgs = append(p.msgs, r)
 		}
@@ -270,6 +279,10 @@ func (p *ucxPost) finish() {
 	switch {
 	case !p.missing:
 		status := wire.StatusOK
+		if p.device != nil {
+			p.arrived()
+			return
+		}
 		if p.Offer.Flags&wire.OfferSum != 0 && s.Memory.SlotSum(p.Slot) != p.Offer.Sum {
 			status = wire.StatusChecksum
 		}

@@ -127,10 +127,12 @@ func (o *ucxSource) pumpLocked() {
 // beginLocked sends a message, from where it lies or by way of staging. mu held.
 func (o *ucxSource) beginLocked(m *ucxSend) error {
 	piece := m.whole()
-	mem, off, ok := o.u.find(piece)
+	mem, off, ok := o.u.locate(piece)
 	var err error
-	if piece != nil && ok {
-		err = o.sendLocked(m, mem, off)
+	if ok {
+		if err = o.sendLocked(m, mem, off); err == nil && piece.Host == nil {
+			o.u.devices.out.Add(int64(m.n))
+		}
 	} else {
 		if m.chunk = o.u.out.take(m.n, &o.share, o); m.chunk == nil {
 			return ucx.ErrFull
@@ -174,19 +176,19 @@ func (o *ucxSource) sendLocked(m *ucxSend, mem *ucx.Memory, off uint64) error {
 	return err
 }
 
-// whole is the message's bytes if they lie in one piece of host memory, else nil.
-func (m *ucxSend) whole() []byte {
+// whole is where the message's bytes lie if that is one piece, else the zero Span.
+func (m *ucxSend) whole() Span {
 	at := m.at
 	for _, s := range m.w.src {
 		if at < s.Len {
-			if s.Host != nil && at+m.n <= s.Len {
-				return s.Host[at : at+m.n]
+			if at+m.n <= s.Len {
+				return s.Slice(at, m.n)
 			}
-			return nil
+			return Span{}
 		}
 		at -= s.Len
 	}
-	return nil
+	return Span{}
 }
 
 // copyIn brings a message's bytes into its chunk and sends them: devices copy
@@ -216,21 +218,7 @@ func (m *ucxSend) copyIn() {
 		return
 	}
 	c.Done = m.copied
-	m.fetch(c)
-}
-
-// fetch has a device copy to the chunk. A driver that has too much to do is asked
-// again.
-func (m *ucxSend) fetch(c cuda.Copy) {
-	err := cuda.ErrNotBuilt
-	if d := m.o.u.cfg.CUDA; d != nil {
-		err = d.Submit(c)
-	}
-	if errors.Is(err, cuda.ErrBusy) {
-		time.AfterFunc(time.Millisecond, func() { m.fetch(c) })
-	} else if err != nil {
-		m.copied(cuda.Result{Err: err})
-	}
+	m.o.u.copyDevice(c)
 }
 
 // copied is the end of a device's copy. It runs on a goroutine of the driver's.
