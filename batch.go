@@ -25,6 +25,8 @@ type Result struct {
 	// View is the claim that a successful Fetch, or a deposit with NoEvict,
 	// gives the caller. Release it.
 	View View
+
+	written bool // a source may still write the caller's memory; see DeliverFrom
 }
 
 // OK reports success.

@@ -262,7 +262,9 @@ func (f *deviceFetch) ask(h *Handle, group []int, chunks []*deviceChunk) {
 	op.hook = func(k int, r Result) {
 		i, c := group[k], chunks[k]
 		if !r.OK() {
-			f.g.give(c)
+			if !r.written { // else nobody else may have it, as long as the route lives
+				f.g.give(c)
+			}
 			f.d.op.settle(i, r)
 			return
 		}

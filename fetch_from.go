@@ -369,7 +369,9 @@ func (a *asking) settle(s peer.Settle) {
 	switch {
 	case why == wire.StatusOK:
 	case s.Written: // another source's bytes would not be safe there
-		f.failed(at, why)
+		for _, i := range at {
+			f.op.settle(i, Result{Reason: reasonOfStatus(why), written: true})
+		}
 	case why == wire.StatusUnsupported && f.spans != nil:
 		f.refuseLocked(at, why)
 	case why == wire.StatusBusy, why == wire.StatusGroup && f.cut:

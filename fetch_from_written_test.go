@@ -27,6 +27,9 @@ func TestDeliverFromWritten(t *testing.T) {
 		if written && (op.Results() == nil || op.Results()[0].Reason != ReasonTimeout || op.Results()[1].Reason != ReasonTimeout) {
 			t.Errorf("the answers are %v", op.Results())
 		}
+		if written && !op.Results()[0].written {
+			t.Error("who lent the memory is not told that it may still be written")
+		}
 		f.driving = false
 		f.drive()
 		<-op.Done()
