@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvcr-go/kvcr/internal/listen"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -206,7 +207,7 @@ func (c *Config) check() error {
 		switch {
 		case err != nil:
 			bad("Listen", a, err.Error())
-		case network == "tcp" && len(c.Secret) == 0 && !c.Public && !loopback(addr):
+		case network == "tcp" && len(c.Secret) == 0 && !c.Public && !listen.Loopback(addr):
 			bad("Listen", a, "set a secret, listen on loopback, or allow it with Public")
 		}
 	}
@@ -236,18 +237,4 @@ func splitEndpoint(e string) (network, addr string, err error) {
 		return "", "", errors.New("name host and port, as in tcp://10.0.0.1:7070")
 	}
 	return "tcp", addr, nil
-}
-
-// loopback reports whether addr, host:port, can be reached from this machine
-// only.
-func loopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false
-	}
-	if host == "localhost" {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
 }

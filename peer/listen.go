@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/kvcr-go/kvcr/internal/listen"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -21,7 +22,7 @@ func (n *Node) listen() error {
 	for _, e := range n.cfg.Listen {
 		network, addr, _ := splitEndpoint(e) // validate has looked
 		if network == "unix" {
-			if err := removeStale(addr); err != nil {
+			if err := listen.RemoveStale(addr); err != nil {
 				return &ConfigError{"Listen", e, err.Error() + ": choose another path, or stop who uses it"}
 			}
 		}
@@ -58,25 +59,6 @@ func (n *Node) listen() error {
 	n.local = name
 	n.listeners = append(n.listeners, listener{ln, true})
 	return nil
-}
-
-// removeStale removes a socket that nobody listens on any more.
-func removeStale(path string) error {
-	fi, err := os.Lstat(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if fi.Mode()&os.ModeSocket == 0 {
-		return errors.New("it exists and is no socket")
-	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		c.Close()
-		return errors.New("somebody listens on it")
-	}
-	return os.Remove(path)
 }
 
 // accept takes connections of one listener; each has a goroutine until its

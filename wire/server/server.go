@@ -19,6 +19,7 @@ import (
 	"github.com/panjf2000/gnet/v2"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/internal/listen"
 )
 
 // Options say what is served, to whom, and how much of it. Zero fields take
@@ -223,10 +224,10 @@ func (s *Server) listen() error {
 		secret := l.resp && s.opt.Password != "" || !l.resp && len(s.opt.Secret) > 0
 		if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 			l.network, l.addr = "unix", path
-			if err := removeStale(path); err != nil {
+			if err := listen.RemoveStale(path); err != nil {
 				return &AddrError{addr, err, "choose another path, or stop who uses it"}
 			}
-		} else if !secret && !s.opt.Public && !loopback(addr) {
+		} else if !secret && !s.opt.Public && !listen.Loopback(addr) {
 			return &AddrError{addr, ErrPublic, "set a password or secret, listen on loopback, or allow it with --public"}
 		}
 		ln, err := net.Listen(l.network, l.addr)
@@ -276,39 +277,6 @@ func (s *Server) kindOf(namespace string) string {
 		}
 	}
 	return ""
-}
-
-// loopback reports whether addr, host:port, can be reached from this machine
-// only. An empty host is every address.
-func loopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false
-	}
-	if host == "localhost" {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
-}
-
-// removeStale removes a socket that nobody listens on any more.
-func removeStale(path string) error {
-	fi, err := os.Lstat(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if fi.Mode()&os.ModeSocket == 0 {
-		return errors.New("it exists and is no socket")
-	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		c.Close()
-		return errors.New("somebody listens on it")
-	}
-	return os.Remove(path)
 }
 
 // Addrs lists the addresses served, RESP first, in the order of Options.
