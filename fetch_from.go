@@ -363,6 +363,8 @@ func (a *asking) settle(s peer.Settle) {
 	f.mu.Lock()
 	why := s.Status
 	switch { // the source has seen first that time is up
+	case why == wire.StatusUnknownOp && f.ctx.Err() != nil:
+		why = wire.StatusAborted
 	case why == wire.StatusAborted && f.ctx.Err() == nil, why == wire.StatusUnknownOp && f.e.node.Now() >= f.share:
 		why = wire.StatusTimeout
 	}

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"slices"
+	"time"
 
 	"github.com/kvcr-go/kvcr/wire"
 )
@@ -224,9 +225,10 @@ func (d *Dest) start(now Time, op *destOp) {
 		op.asked = d.peer
 		op.linger = op.linger || d.route == wire.RouteShm
 	}
+	// The time is rounded up: the source's is not over before ours.
 	d.send(op, &wire.Start{
 		Source: uint64(d.peer), Dest: uint64(d.self), Mode: op.Mode, OwnedOnly: op.OwnedOnly,
-		Timeout: uint32(max(1, min(left.Milliseconds(), 1<<32-1))), Fingerprint: op.Fingerprint, Namespace: op.Namespace, Items: op.Items,
+		Timeout: uint32(max(1, min((left+time.Millisecond-1).Milliseconds(), 1<<32-1))), Fingerprint: op.Fingerprint, Namespace: op.Namespace, Items: op.Items,
 	})
 }
 
