@@ -57,10 +57,8 @@ func sides(b *testing.B, ours, theirs func() time.Duration) {
 	b.ReportMetric(0, "ns/op")
 }
 
-func BenchmarkFetchStream(b *testing.B) {
-	src := startChild(b, "copy", "KVCR_PEER_TEST_STREAM=1")
-	dst := newTable(b, childBlocks, childSize, true)
-	n := openNode(b, dst)
+// besidePlain measures fetches beside plain copies of as many bytes over TCP.
+func besidePlain(b *testing.B, n *Node, dst *table, src *child) {
 	plain := dialPlain(b, src)
 	into := newTable(b, childBlocks, childSize, true)
 	sides(b, func() time.Duration { return fetchRound(b, n, dst, src.endpoint) }, func() time.Duration {
@@ -77,26 +75,20 @@ func BenchmarkFetchStream(b *testing.B) {
 	})
 }
 
+func BenchmarkFetchStream(b *testing.B) {
+	src := startChild(b, "copy", "KVCR_PEER_TEST_STREAM=1")
+	dst := newTable(b, childBlocks, childSize, true)
+	n := openNode(b, dst)
+	besidePlain(b, n, dst, src)
+}
+
 // BenchmarkFetchUCX: ucx_perftest -t tag_bw, run beside it, is what UCX itself
 // reaches here; the baseline is a plain copy over TCP, as in BenchmarkFetchStream.
 func BenchmarkFetchUCX(b *testing.B) {
 	src := startUCXChild(b, "copy")
 	dst := newTable(b, childBlocks, childSize, true)
 	n := openNode(b, dst, withUCX(b, dst))
-	plain := dialPlain(b, src)
-	into := newTable(b, childBlocks, childSize, true)
-	sides(b, func() time.Duration { return fetchRound(b, n, dst, src.endpoint) }, func() time.Duration {
-		start := time.Now()
-		if _, err := plain.Write([]byte{1}); err != nil {
-			b.Fatal(err)
-		}
-		for i := range childBlocks {
-			if _, err := io.ReadFull(plain, into.mem[i*childSize:(i+1)*childSize]); err != nil {
-				b.Fatal(err)
-			}
-		}
-		return time.Since(start)
-	})
+	besidePlain(b, n, dst, src)
 	if s, _ := n.Known(src.endpoint); s.Route != wire.RouteUCX {
 		b.Errorf("route %v", s.Route)
 	}

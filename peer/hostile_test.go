@@ -316,6 +316,22 @@ func (r *rawSource) greet(nc net.Conn) {
 	r.ctrl <- nc
 }
 
+// offerAll answers the next Start with all that it asks for, in blocks of size bytes,
+// and returns its connection and operation.
+func (r *rawSource) offerAll(size uint64) (ctrl net.Conn, id uint64, err error) {
+	ctrl = <-r.ctrl
+	m, id, err := readOne(ctrl, wire.TypeStart)
+	if err != nil {
+		return nil, 0, err
+	}
+	o := &wire.Offer{Source: r.self, Dest: r.dest.Load()}
+	for range m.(*wire.Start).Items {
+		o.Items = append(o.Items, wire.Offered{Size: size, Flags: wire.OfferNoPool})
+	}
+	ctrl.Write(o.Append(nil, id))
+	return ctrl, id, nil
+}
+
 func (r *rawSource) endpoint() string { return "tcp://" + r.ln.Addr().String() }
 
 // until writes b again and again until the other end takes no more, and returns how

@@ -41,16 +41,10 @@ func TestPayloadConnectionLost(t *testing.T) {
 	failed := make(chan error, 1)
 	go func() {
 		failed <- func() error {
-			ctrl := <-r.ctrl
-			m, id, err := readOne(ctrl, wire.TypeStart)
+			ctrl, id, err := r.offerAll(size)
 			if err != nil {
 				return err
 			}
-			o := &wire.Offer{Source: r.self, Dest: r.dest.Load()}
-			for range m.(*wire.Start).Items {
-				o.Items = append(o.Items, wire.Offered{Size: size, Flags: wire.OfferNoPool})
-			}
-			ctrl.Write(o.Append(nil, id))
 			(<-r.pay).Close() // with item 0 on it
 			send := func(nc net.Conn, i uint32) {
 				nc.Write((&wire.Block{Index: i, Size: size}).Append(nil, id))
