@@ -371,9 +371,7 @@ func (a *asking) settle(s peer.Settle) {
 	switch {
 	case why == wire.StatusOK:
 	case s.Written: // another source's bytes would not be safe there
-		for _, i := range at {
-			f.op.settle(i, Result{Reason: reasonOfStatus(why), written: true})
-		}
+		f.settle(at, Result{Reason: f.reason(why), written: true})
 	case why == wire.StatusUnsupported && f.spans != nil:
 		f.refuseLocked(at, why)
 	case why == wire.StatusBusy, why == wire.StatusGroup && f.cut:
@@ -452,13 +450,20 @@ func (f *fetching) arrived(at []int) {
 }
 
 func (f *fetching) failed(at []int, why wire.Status) {
-	reason := reasonOfStatus(why)
-	if why == wire.StatusAborted && f.e.closed.Load() {
-		reason = ReasonClosed // not the caller has aborted
-	}
+	f.settle(at, Result{Reason: f.reason(why)})
+}
+
+func (f *fetching) settle(at []int, r Result) {
 	for _, i := range at {
-		f.op.settle(i, Result{Reason: reason})
+		f.op.settle(i, r)
 	}
+}
+
+func (f *fetching) reason(why wire.Status) Reason {
+	if why == wire.StatusAborted && f.e.closed.Load() {
+		return ReasonClosed // not the caller has aborted
+	}
+	return reasonOfStatus(why)
 }
 
 // abort ends what runs at the present source.
