@@ -3,6 +3,7 @@ package kvcr
 import (
 	"context"
 	"slices"
+	"sync"
 
 	"github.com/kvcr-go/kvcr/internal/blockcopy"
 	"github.com/kvcr-go/kvcr/peer"
@@ -128,13 +129,36 @@ func (d *refDeposit) run(ctx context.Context) {
 	}
 }
 
+// refCopies are copies from a device that are waited for together.
+type refCopies struct {
+	batch   deviceBatches
+	results []cuda.Result // zero where nothing is copied
+	pending sync.WaitGroup
+}
+
+func newRefCopies(n int) *refCopies {
+	return &refCopies{batch: deviceBatches{dir: cuda.ToHost}, results: make([]cuda.Result, n)}
+}
+
+func (c *refCopies) add(k int, dst []byte, src peer.Span) {
+	c.pending.Add(1)
+	c.batch.add([][]byte{dst}, src, func(r cuda.Result) {
+		c.results[k] = r
+		c.pending.Done()
+	})
+}
+
+// run returns when all have ended.
+func (c *refCopies) run(g *devices) []cuda.Result {
+	c.batch.start(g)
+	c.pending.Wait()
+	return c.results
+}
+
 // direct copies blocks into the slots that they will live in.
 func (d *refDeposit) direct(h *Handle, at []int) {
 	slots := make([]*Reservation, len(at))
-	results := make([]cuda.Result, len(at))
-	batch := deviceBatches{dir: cuda.ToHost}
-	ends := make(chan struct{}, len(at))
-	waits := 0
+	copies := newRefCopies(len(at))
 	for k, i := range at {
 		it := &d.items[i]
 		r, err := h.ReserveDeposit(it.key, it.span.Len)
@@ -147,16 +171,9 @@ func (d *refDeposit) direct(h *Handle, at []int) {
 			blockcopy.Copy(r.Bytes(), it.span.Host)
 			continue
 		}
-		waits++
-		batch.add([][]byte{r.Bytes()}, it.span, func(r cuda.Result) {
-			results[k] = r
-			ends <- struct{}{}
-		})
+		copies.add(k, r.Bytes(), it.span)
 	}
-	batch.start(d.e.devices)
-	for range waits {
-		<-ends
-	}
+	results := copies.run(d.e.devices)
 	for k, i := range at {
 		r := slots[k]
 		switch {
@@ -190,10 +207,7 @@ func (d *refDeposit) staged(ctx context.Context, h *Handle, at []int) (n int, er
 	g := d.e.devices
 	items := make([]Item, 0, len(at))
 	var chunks []*deviceChunk
-	results := make([]cuda.Result, len(at))
-	batch := deviceBatches{dir: cuda.ToHost}
-	ends := make(chan struct{}, len(at))
-	waits := 0
+	copies := newRefCopies(len(at))
 	for k, i := range at {
 		it := &d.items[i]
 		if it.span.Host != nil {
@@ -212,17 +226,10 @@ func (d *refDeposit) staged(ctx context.Context, h *Handle, at []int) (n int, er
 		if c == nil {
 			break
 		}
-		waits++
 		items, chunks = append(items, Item{Key: it.key, Value: c.b}), append(chunks, c)
-		batch.add([][]byte{c.b}, it.span, func(r cuda.Result) {
-			results[k] = r
-			ends <- struct{}{}
-		})
+		copies.add(k, c.b, it.span)
 	}
-	batch.start(g)
-	for range waits {
-		<-ends
-	}
+	results := copies.run(g)
 	good := len(items) // up to the first that was not copied
 	for k := range items {
 		if results[k].Err != nil {
