@@ -41,16 +41,15 @@ type Engine struct {
 
 	sourceFaults atomic.Uint64
 
-	mu       sync.Mutex // guards what follows
-	handles  map[*handleState]struct{}
-	retired  handleCounts // counts of handles closed since
-	idle     chan *Handle
-	state    engineState
-	closeErr error
-	// peersOpen: the node has not closed, memory stays; peersEnded: it has, late.
-	peersOpen, peersEnded bool
-	busy                  *BusyError    // what was in use at the end of Close
-	done                  chan struct{} // closed when the first Close has its answer
+	mu        sync.Mutex // guards what follows
+	handles   map[*handleState]struct{}
+	retired   handleCounts // counts of handles closed since
+	idle      chan *Handle
+	state     engineState
+	closeErr  error
+	peersOpen bool          // the node has not closed in time: memory stays
+	busy      *BusyError    // what was in use at the end of Close
+	done      chan struct{} // closed when the first Close has its answer
 }
 
 type engineState int
@@ -267,6 +266,9 @@ func (e *Engine) Close() error {
 	e.stop()
 	peersErr := e.closePeers()
 	if errors.Is(peersErr, peer.ErrClosing) {
+		e.mu.Lock()
+		e.peersOpen = true
+		e.mu.Unlock()
 		go e.awaitPeers()
 	}
 	e.quiesce() // from here on no fetch begins
@@ -292,7 +294,6 @@ func (e *Engine) Close() error {
 		}
 	}
 	e.state, e.busy, e.closeErr = lingering, busy, peersErr
-	e.peersOpen = errors.Is(peersErr, peer.ErrClosing) && !e.peersEnded
 	e.settleLocked()
 	if e.state == lingering {
 		busy.Devices = e.devices.unsettled()
@@ -318,7 +319,7 @@ func (e *Engine) awaitPeers() {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.peersOpen, e.peersEnded = false, true
+	e.peersOpen = false
 	e.settleLocked()
 }
 
