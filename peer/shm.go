@@ -22,14 +22,11 @@ import (
 // memory, so nothing is ever left to a peer's good will but the source's claims,
 // and those end with the process that reads: its pidfd is proof.
 type shmRoute struct {
-	n *Node
-
-	mu      sync.Mutex
-	jobs    []*copyJob // in order
-	workers int
+	n       *Node
+	copiers crew
 }
 
-func newShmRoute(n *Node) *shmRoute { return &shmRoute{n: n} }
+func newShmRoute(n *Node) *shmRoute { return &shmRoute{n: n, copiers: crew{spawn: n.spawn}} }
 
 func (*shmRoute) Kind() wire.Route        { return wire.RouteShm }
 func (*shmRoute) Announce(*wire.PeerInfo) {}
@@ -140,7 +137,7 @@ func (d *shmDest) Post(p Post, namespace string) {
 		return
 	}
 	d.mu.Unlock()
-	d.route.push(j)
+	d.route.copiers.push(j.run)
 }
 
 // mapLate maps a further namespace and starts what waits for it.
@@ -169,7 +166,7 @@ func (d *shmDest) mapLate(namespace string, m *shmMap) {
 	m.mem = mem
 	d.mu.Unlock()
 	for _, j := range wait {
-		d.route.push(j)
+		d.route.copiers.push(j.run)
 	}
 }
 

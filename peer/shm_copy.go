@@ -2,47 +2,18 @@ package peer
 
 import (
 	"bytes"
-	"runtime"
 
 	"github.com/kvcr-go/kvcr/internal/blockcopy"
 	"github.com/kvcr-go/kvcr/internal/points"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
-// copyJob is one Post. It is in shmRoute.jobs until a copier takes it.
+// copyJob is one Post. It waits in shmRoute.copiers until one takes it.
 type copyJob struct {
 	d     *shmDest
 	m     *shmMap
 	p     Post
 	taken bool // guarded by d.mu
-}
-
-// push hands a job to the copiers: as many as there are processors, while there is
-// work.
-func (r *shmRoute) push(j *copyJob) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.jobs = append(r.jobs, j)
-	if r.workers < runtime.GOMAXPROCS(0) && r.n.spawn(r.work) {
-		r.workers++
-	}
-}
-
-func (r *shmRoute) work() {
-	for {
-		r.mu.Lock()
-		if len(r.jobs) == 0 {
-			r.workers--
-			r.jobs = nil
-			r.mu.Unlock()
-			return
-		}
-		j := r.jobs[0]
-		r.jobs[0] = nil
-		r.jobs = r.jobs[1:]
-		r.mu.Unlock()
-		j.run()
-	}
 }
 
 // run copies one block, unless it was closed meanwhile.
