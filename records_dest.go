@@ -258,24 +258,6 @@ func (r *Records) slotSpans(s peer.Slot) []peer.Span {
 	return spans
 }
 
-// VerifySlot compares the bytes of a slot with the checksum that was offered. The
-// caller must not end the slot meanwhile, and nobody may write to it any more. A
-// checksum that fits is kept for Commit.
-func (r *Records) VerifySlot(s peer.Slot, sum uint64) bool {
-	r.mu.Lock()
-	slot := r.slots[s]
-	var pieces [][]byte
-	if slot != nil {
-		pieces = slot.bytes()
-	}
-	r.mu.Unlock()
-	if slot == nil || sumPieces(pieces) != sum {
-		return false
-	}
-	r.SlotSummed(s, sum)
-	return true
-}
-
 // SlotSum is the checksum of the bytes of a slot, which is kept for Commit. The
 // caller must not end the slot meanwhile, and nobody may write to it any more.
 func (r *Records) SlotSum(s peer.Slot) uint64 {

@@ -261,8 +261,6 @@ func (b *backoff) start(now Time, t *Timing) {
 	b.at = now + b.wait
 }
 
-func (b *backoff) stop() { *b = backoff{} }
-
 // due reports whether it is time to repeat, and if so sets the next time.
 func (b *backoff) due(now Time, t *Timing) bool {
 	if b.at == 0 || now < b.at {
