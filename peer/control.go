@@ -3,7 +3,6 @@ package peer
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -326,12 +325,3 @@ func (c *control) feed(b []byte) (rest []byte, err error) {
 		}
 	}
 }
-
-// quiet passes what gnet has to say to the log, as details.
-type quiet struct{ log *slog.Logger }
-
-func (q quiet) Debugf(f string, a ...any) { q.log.Debug("gnet: " + fmt.Sprintf(f, a...)) }
-func (q quiet) Infof(f string, a ...any)  { q.log.Debug("gnet: " + fmt.Sprintf(f, a...)) }
-func (q quiet) Warnf(f string, a ...any)  { q.log.Debug("gnet: " + fmt.Sprintf(f, a...)) }
-func (q quiet) Errorf(f string, a ...any) { q.log.Debug("gnet: " + fmt.Sprintf(f, a...)) }
-func (q quiet) Fatalf(f string, a ...any) { q.log.Error("gnet: " + fmt.Sprintf(f, a...)) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/panjf2000/gnet/v2"
 
+	"github.com/kvcr-go/kvcr/internal/gnetlog"
 	"github.com/kvcr-go/kvcr/internal/procs"
 	"github.com/kvcr-go/kvcr/wire"
 )
@@ -103,7 +104,7 @@ func Open(cfg Config) (_ *Node, err error) {
 	if err := n.listen(); err != nil {
 		return nil, err
 	}
-	n.loops, err = gnet.NewClient(&events{}, gnet.WithNumEventLoop(cfg.Loops), gnet.WithLogger(quiet{n.log}))
+	n.loops, err = gnet.NewClient(&events{}, gnet.WithNumEventLoop(cfg.Loops), gnet.WithLogger(gnetlog.Quiet{Log: n.log}))
 	if err == nil {
 		err = n.loops.Start()
 	}

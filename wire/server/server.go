@@ -19,6 +19,7 @@ import (
 	"github.com/panjf2000/gnet/v2"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/internal/gnetlog"
 	"github.com/kvcr-go/kvcr/internal/listen"
 )
 
@@ -197,7 +198,7 @@ func Start(opt Options) (_ *Server, err error) {
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
-	s.loops, err = gnet.NewClient(&handler{srv: s}, gnet.WithNumEventLoop(opt.Loops), gnet.WithLogger(quiet{opt.Log}), gnet.WithTCPNoDelay(gnet.TCPNoDelay))
+	s.loops, err = gnet.NewClient(&handler{srv: s}, gnet.WithNumEventLoop(opt.Loops), gnet.WithLogger(gnetlog.Quiet{Log: opt.Log}), gnet.WithTCPNoDelay(gnet.TCPNoDelay))
 	if err == nil {
 		err = s.loops.Start()
 	}
@@ -617,12 +618,3 @@ func (h *handler) OnClose(c gnet.Conn, _ error) gnet.Action {
 	}
 	return gnet.None
 }
-
-// quiet passes what gnet has to say to the log, as details.
-type quiet struct{ log *slog.Logger }
-
-func (q quiet) Debugf(f string, a ...any) { q.log.Debug("gnet: " + fmt.Sprintf(f, a...)) }
-func (q quiet) Infof(f string, a ...any)  { q.log.Debug("gnet: " + fmt.Sprintf(f, a...)) }
-func (q quiet) Warnf(f string, a ...any)  { q.log.Debug("gnet: " + fmt.Sprintf(f, a...)) }
-func (q quiet) Errorf(f string, a ...any) { q.log.Debug("gnet: " + fmt.Sprintf(f, a...)) }
-func (q quiet) Fatalf(f string, a ...any) { q.log.Error("gnet: " + fmt.Sprintf(f, a...)) }
