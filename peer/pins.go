@@ -259,10 +259,6 @@ func (p *Pins) dropLocked(g *pin) func() {
 	for _, b := range g.blocks {
 		b.state = pinLeaving
 	}
-	// Before the framework hears of it: it may deregister the memory at once.
-	for _, free := range g.free {
-		free()
-	}
 	return func() { p.release(g) }
 }
 
@@ -276,6 +272,9 @@ func (p *Pins) release(g *pin) {
 	defer p.mu.Unlock()
 	for _, b := range g.blocks {
 		delete(p.blocks, b.key)
+	}
+	for _, free := range g.free {
+		free()
 	}
 	if p.busy--; p.busy == 0 {
 		p.idle.Broadcast()

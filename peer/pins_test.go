@@ -390,34 +390,3 @@ func TestRegions(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// Whoever is told that a pin ends may take the memory away in that moment.
-func TestPinReleaseFreesRegionsFirst(t *testing.T) {
-	var g Regions
-	if err := g.Register(Region{Label: "kv:*", Mem: make([]byte, 64), Size: 64}); err != nil {
-		t.Fatal(err)
-	}
-	h := &leaving{regions: &g}
-	p := NewPins(h, &g)
-	a, _ := ask(p, "x")
-	h.answers[0](PinResult{"p", []PinnedBlock{{Refs: []MemoryRef{{Label: "kv:k"}}}}})
-	if err := g.Deregister("kv:*"); !errors.Is(err, ErrRegionBusy) {
-		t.Errorf("deregistered while a block of it is lent: %v", err)
-	}
-	p.Unclaim(a.items[0].Claim)
-	if h.err != nil || len(h.returned()) != 1 {
-		t.Errorf("deregistered within the release: %v, given back %v", h.err, h.returned())
-	}
-}
-
-// leaving is a framework that deregisters its memory as soon as it has it back.
-type leaving struct {
-	host
-	regions *Regions
-	err     error
-}
-
-func (l *leaving) ReleasePin(handle string) bool {
-	l.err = l.regions.Deregister("kv:*")
-	return l.host.ReleasePin(handle)
-}
