@@ -16,7 +16,8 @@ type Framework interface {
 	// answer for every key; after cancel it may answer with no block at all.
 	RequestPin(namespace string, keys [][]byte, done func(PinResult)) (cancel func())
 	// ReleasePin ends a pin. False: the framework cannot take it over now, and is
-	// asked again.
+	// asked again. Only after it has returned true are the pin's regions no longer
+	// in use, so that it cannot deregister them itself.
 	ReleasePin(handle string) bool
 }
 
