@@ -27,6 +27,11 @@ var ranks = map[string]int{
 	"bench/model":     33,
 	"bench/trace":     32,
 	"":                30, // the root
+	"hints":           20,
+	"hints/events":    10,
+	"hints/keys":      21,
+	"hints/plan":      21,
+	"hints/publish":   31,
 	"shard":           20,
 	"peer":            20,
 	"internal/sim":    25, // runs the machines of peer, unlike the other tools

@@ -1,0 +1,40 @@
+package hints
+
+import "time"
+
+// Stage says how far an action has come, or how it ended.
+type Stage uint8
+
+// The stages. Of an accepted action exactly one StageEnd is published, the last one
+// of the action.
+const (
+	StageAccepted Stage = iota // the work is known
+	StageResolved              // hashes have become keys
+	StageCopied                // these blocks are here as well
+	StageMoved                 // these blocks are here, and the source's copies are gone
+	StageKept                  // these blocks are here, and the source has kept its own
+	StageRemoved               // these blocks are gone from here
+	StageFailed                // these blocks failed
+	StageEnd                   // the action has ended: the terminal outcome
+)
+
+// Outcome reports on the blocks of one action of an envelope.
+type Outcome struct {
+	Seq       uint64 // of the engine's outcomes, from 1
+	Time      time.Time
+	MessageID string
+	ActionID  string
+	Index     int // of the action in its envelope
+	Type      string
+	RequestID string // of the carrier, if any
+	Rank      int    // of this engine among those of its worker
+	Stage     Stage
+	// Hashes are the blocks that this is about. Not of StageEnd.
+	Hashes []uint64
+	// Reason says why blocks failed or were kept; of StageEnd: why the action as a
+	// whole failed, or empty.
+	Reason string
+	// Counts, of StageEnd only: blocks by how they ended.
+	Copied, Moved, Kept, Removed, Present, Failed int
+	Bytes                                         int64
+}

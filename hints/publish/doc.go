@@ -1,0 +1,2 @@
+// Package publish tells routers what an engine holds.
+package publish
