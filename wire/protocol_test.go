@@ -125,7 +125,7 @@ func TestExamples(t *testing.T) {
 		&Value{Total: 11, Value: []byte("first "), More: true},
 		&Data{Offset: 6, Bytes: []byte("chunk")},
 		&Set{Verb: VerbSetIfAbsent, TTLMillis: 60000, Key: keys[0], Total: 11, Value: []byte("first "), More: true},
-		&Delete{Keys: keys}, &Exists{Mode: ModePrefix, Keys: keys}, &Query{Keys: keys}, &Fetch{Keys: keys},
+		&Delete{Keys: keys}, &Exists{Mode: ModePrefix, Keys: keys}, &Query{Keys: keys, RequestID: "chatcmpl-42"}, &Fetch{Keys: keys, RequestID: "chatcmpl-42"},
 		&Statuses{Statuses: []Status{StatusOK, StatusMiss, 77}}, &Count{N: 2},
 		&Results{Results: []Result{{StatusOK, 2, 65536}, {StatusMiss, 0, 0}}},
 		&Claims{Claims: []Claim{{StatusOK, 0x501, 65536, 3, 0x40000}, {StatusMiss, 0, 0, NoPool, 0}}},
@@ -134,7 +134,7 @@ func TestExamples(t *testing.T) {
 		&Reserve{Key: []byte("page-3"), Size: 65536, Verb: VerbDeposit},
 		&Reservation{Status: StatusOK, Reservation: 0x601, Pool: StagingPool, Offset: 0x10000},
 		&Commit{Reservation: 0x601, HasSum: true, Sum: 0xfeedface}, &Abort{Reservation: 0x602},
-		&Hint{Format: FormatMsgpack, Body: []byte{0x80}}, &HintResults{Body: []byte("[]")},
+		&Hint{Format: FormatMsgpack, RequestID: "chatcmpl-42", Body: []byte{0x80}}, &HintResults{Body: []byte("[]")},
 		&DiscardHint{RequestID: "chatcmpl-42"}, &Stats{}, &StatsReply{Body: []byte("{}")},
 		&Subscribe{FromEpoch: 0xe1, FromSequence: 1000},
 		&Events{Epoch: 0xe1, FirstSequence: 1001, Events: []Event{
