@@ -38,7 +38,7 @@ func (x *Executor) batch(l *lane, items []*item) {
 	for i, b := range blocks {
 		switch it := items[i]; {
 		case b.Here:
-			x.endLocked(it, stagePresent, "", 0)
+			x.endLocked(it, hints.StagePresent, "", 0)
 		case b.Reason != "":
 			x.endLocked(it, hints.StageFailed, b.Reason, 0)
 		default:
@@ -76,7 +76,7 @@ func (x *Executor) look(jobs []job, last bool) (todo, coming []job) {
 		case s == Coming && !last:
 			coming = append(coming, j)
 		case s == Present && !j.it.move:
-			x.end(j.it, stagePresent, "", 0)
+			x.end(j.it, hints.StagePresent, "", 0)
 		default:
 			todo = append(todo, j)
 		}
@@ -158,7 +158,7 @@ func (x *Executor) chunk(l *lane, jobs []job) {
 		case move:
 			x.arrive(it, a.Existing, bytes)
 		case a.Existing:
-			x.end(it, stagePresent, "", 0)
+			x.end(it, hints.StagePresent, "", 0)
 		default:
 			x.end(it, hints.StageCopied, "", bytes)
 		}

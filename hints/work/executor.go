@@ -59,23 +59,22 @@ type Engine interface {
 	Fetch(ctx context.Context, source string, blocks []Block, move bool, arrived func(i int, a Arrival), moved func(i int, reason string))
 }
 
-// Report takes what becomes of one action. Its methods are called one at a time, End
-// last.
+// Report takes what becomes of one action; *hints.Tracked is one. Its methods are
+// called one at a time, End last.
 type Report interface {
-	// Blocks says that blocks have come to a stage (Resolved), or have ended
-	// (Copied, Moved, Kept, Failed), and how many bytes were brought for them.
-	Blocks(stage hints.Stage, hashes []uint64, reason string, bytes int64)
-	// Present says that n blocks have ended since they were here already.
-	Present(n int)
+	// Report says that blocks have come to a stage.
+	Report(stage hints.Stage, reason string, hashes ...uint64) int
+	// AddBytes says how many bytes were brought.
+	AddBytes(n int64)
 	// End says that all blocks have ended. The reason is that of all its blocks, if
 	// all failed for the same.
-	End(reason string)
+	End(reason string) bool
 }
 
 // Action is one order.
 type Action struct {
 	Source string
-	Hashes []uint64 // no hash twice in a row; not kept
+	Hashes []uint64 // not kept
 	Move   bool
 	Report Report
 }
@@ -182,7 +181,7 @@ func (x *Executor) Submit(a Action) error {
 		}
 	}
 	if act.left == 0 {
-		x.tellLocked(news{act: act, stage: hints.StageAccepted})
+		x.tellLocked(news{act: act, stage: stageEmpty})
 	}
 	x.wakeLocked(l)
 	return nil

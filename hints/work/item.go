@@ -44,12 +44,12 @@ const (
 	ended
 )
 
-// waiter is an action that names an item. One that asks for a copy is told when the
-// block is here.
+// waiter is an action that names an item. For one that asks for a copy the item ends
+// when the block is here.
 type waiter struct {
 	act  *action
 	move bool
-	told bool
+	told bool // that it is here
 }
 
 // moving are blocks of one chunk that have arrived and wait for the end of their
@@ -92,9 +92,6 @@ func (l *lane) take(n int) []*item {
 	return items
 }
 
-// stagePresent ends blocks that were here already. It is none that reports know.
-const stagePresent = hints.StageEnd
-
 // resolvedLocked tells that a source knows the block of an item.
 func (x *Executor) resolvedLocked(it *item) {
 	for _, w := range it.waiters {
@@ -115,12 +112,8 @@ func (x *Executor) endLocked(it *item, stage hints.Stage, reason string, bytes i
 	}
 	it.state = ended
 	for _, w := range it.waiters {
-		switch {
-		case w.told:
-		case !w.move && (stage == hints.StageMoved || stage == hints.StageKept):
-			panic("work: a copy of a move is told when it arrives")
-		default:
-			x.tellLocked(news{w.act, it.hash, stage, reason, bytes})
+		if w.move || !w.told {
+			x.tellLocked(news{w.act, it.hash, stage, reason, bytes, true})
 		}
 	}
 	if m := it.moving; m != nil {
@@ -148,17 +141,19 @@ func (x *Executor) arrive(it *item, present bool, bytes int64) {
 	}
 }
 
-// tellArrivedLocked tells those who have asked for a copy.
+// tellArrivedLocked tells those who do not know it that the block is here.
 func (x *Executor) tellArrivedLocked(it *item) {
-	stage := hints.StageCopied
-	if it.present {
-		stage = stagePresent
-	}
 	for i := range it.waiters {
-		if w := &it.waiters[i]; !w.move && !w.told {
-			w.told = true
-			x.tellLocked(news{w.act, it.hash, stage, "", it.bytes})
+		w := &it.waiters[i]
+		switch {
+		case w.told:
+			continue
+		case !it.present:
+			x.tellLocked(news{w.act, it.hash, hints.StageCopied, "", it.bytes, !w.move})
+		case !w.move:
+			x.tellLocked(news{w.act, it.hash, hints.StagePresent, "", 0, true})
 		}
+		w.told = true
 	}
 }
 
@@ -169,8 +164,8 @@ func (x *Executor) leave(it *item, reason string) {
 	switch {
 	case it.state != arrived:
 	case reason == "":
-		x.endLocked(it, hints.StageMoved, "", it.bytes)
+		x.endLocked(it, hints.StageMoved, "", 0)
 	default:
-		x.endLocked(it, hints.StageKept, reason, it.bytes)
+		x.endLocked(it, hints.StageKept, reason, 0)
 	}
 }

@@ -1,6 +1,10 @@
 package work
 
-import "github.com/kvcr-go/kvcr/hints"
+import (
+	"slices"
+
+	"github.com/kvcr-go/kvcr/hints"
+)
 
 // Reasons of outcomes, besides those that a source or an engine gives.
 const (
@@ -19,15 +23,18 @@ type action struct {
 	mixed    bool // for several reasons
 }
 
-// news is what there is to tell of one block. The action that has no blocks has one
-// without a hash, of stage Accepted.
+// news is what there is to tell of one block, or with stageEmpty of an action without
+// blocks.
 type news struct {
 	act    *action
 	hash   uint64
 	stage  hints.Stage
 	reason string
 	bytes  int64
+	final  bool
 }
+
+const stageEmpty = hints.StageAccepted
 
 // tellLocked has news reported, in order, by a goroutine of its own: reports may take
 // the time they need, and may call back.
@@ -62,55 +69,65 @@ func tellAll(batch []news) (actions, blocks int) {
 		act    *action
 		stage  hints.Stage
 		reason string
+		final  bool
 	}
-	type group struct {
-		kind
-		hashes []uint64
-		bytes  int64
-	}
-	var groups []*group
-	byKind := map[kind]*group{}
+	var order []kind
+	hashes := map[kind][]uint64{}
+	bytes := map[*action]int64{}
 	for _, n := range batch {
-		k := kind{n.act, n.stage, n.reason}
-		g := byKind[k]
-		if g == nil {
-			g = &group{kind: k}
-			byKind[k] = g
-			groups = append(groups, g)
+		k := kind{n.act, n.stage, n.reason, n.final}
+		if hashes[k] == nil {
+			order = append(order, k)
 		}
-		g.hashes = append(g.hashes, n.hash)
-		g.bytes += n.bytes
+		hashes[k] = append(hashes[k], n.hash)
+		bytes[n.act] += n.bytes
 	}
-	for _, g := range groups {
-		a := g.act
-		switch g.stage {
-		case hints.StageAccepted:
-		case hints.StageResolved:
-			a.report.Blocks(g.stage, g.hashes, "", 0)
-			continue
-		case stagePresent:
-			a.report.Present(len(g.hashes))
-		default:
-			a.report.Blocks(g.stage, g.hashes, g.reason, g.bytes)
+	// What is said of a block comes before its end, and all that before the action's.
+	slices.SortStableFunc(order, func(a, b kind) int {
+		if a.final != b.final {
+			if a.final {
+				return 1
+			}
+			return -1
 		}
-		if g.stage == hints.StageFailed {
-			a.mixed = a.mixed || a.why != "" && a.why != g.reason
-			a.why = g.reason
-		} else {
-			a.survived = true
+		return int(a.stage) - int(b.stage)
+	})
+	for _, k := range order {
+		a, of := k.act, hashes[k]
+		if n := bytes[a]; n > 0 {
+			a.report.AddBytes(n)
+			delete(bytes, a)
 		}
-		if g.stage != hints.StageAccepted {
-			blocks += len(g.hashes)
-			a.left -= len(g.hashes)
+		if k.stage != stageEmpty {
+			a.report.Report(k.stage, k.reason, of...)
+		}
+		if k.final {
+			blocks += len(of)
+			a.left -= len(of)
+			a.note(k.stage, k.reason)
 		}
 		if a.left == 0 {
-			why := a.why
-			if a.survived || a.mixed {
-				why = ""
-			}
-			a.report.End(why)
+			a.report.End(a.reason())
 			actions++
 		}
 	}
 	return actions, blocks
+}
+
+// note takes note of how blocks have ended.
+func (a *action) note(stage hints.Stage, reason string) {
+	if stage != hints.StageFailed {
+		a.survived = true
+		return
+	}
+	a.mixed = a.mixed || a.why != "" && a.why != reason
+	a.why = reason
+}
+
+// reason is why the action as a whole has failed, if it has.
+func (a *action) reason() string {
+	if a.survived || a.mixed {
+		return ""
+	}
+	return a.why
 }
