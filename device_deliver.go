@@ -59,7 +59,7 @@ func (h *Handle) DeliverRefs(blocks []RegionBlock, opt FetchOptions) *Op {
 		v, ok := h.find(t.Key)
 		switch {
 		case ok && !device:
-			op.settle(i, h.deliver(&v, t.Dst))
+			op.settle(i, h.ns.deliver(&v, t.Dst))
 		case ok && h.ns.pinned.Load():
 			d.resident(i, v)
 		case device && (ok || opt.elsewhere(h.e)):
@@ -74,7 +74,7 @@ func (h *Handle) DeliverRefs(blocks []RegionBlock, opt FetchOptions) *Op {
 	if h.e.devices != nil {
 		d.batch.start(h.e.devices)
 	}
-	h.fetchFrom(op, keys, hosts, hosts, d.targets, opt)
+	h.fetchFrom(op, keys, hosts, d.targets, opt)
 	if len(devices) > 0 {
 		h.e.devices.fetch(h.ns, d, devices, opt)
 	}

@@ -118,6 +118,12 @@ func (e *Engine) openPeers() error {
 	cfg.Fingerprint = e.fingerprint
 	rec := &peerRecords{Records: e.records}
 	cfg.Records = rec
+	cfg.OnOutcome = func(o peer.Outcome) {
+		e.moveEnds.ended(o)
+		if p.OnOutcome != nil {
+			p.OnOutcome(o)
+		}
+	}
 	regions := p.Regions
 	if regions == nil {
 		regions = e.cfg.Regions

@@ -90,7 +90,7 @@ var moveStatuses = [...]wire.Status{
 	shard.MoveOK: wire.StatusOK, shard.MoveMiss: wire.StatusMiss, shard.MoveGeneration: wire.StatusGeneration,
 	shard.MoveMarked: wire.StatusMarked, shard.MoveCrossing: wire.StatusCrossing, shard.MoveHeld: wire.StatusHeld,
 	shard.MoveNoEvict: wire.StatusNoEvict, shard.MoveRedeposited: wire.StatusRedeposited, shard.MoveGroup: wire.StatusGroup,
-	shard.MoveFull: wire.StatusCapacity, shard.MoveClosed: wire.StatusClosed,
+	shard.MoveBusy: wire.StatusBusy, shard.MoveFull: wire.StatusCapacity, shard.MoveClosed: wire.StatusClosed,
 }
 
 func moveStatus(m shard.MoveResult) wire.Status { return moveStatuses[m] }

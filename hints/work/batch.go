@@ -123,16 +123,29 @@ func (x *Executor) fetch(l *lane, jobs []job) {
 }
 
 // cut says how many of the first jobs go together: of one namespace and one kind,
-// and no more than a quarter of the budget, so that sources share it.
+// and no more than a quarter of the budget, so that sources share it. Parts of a group
+// stay together where that is possible at all.
 func (x *Executor) cut(jobs []job) (n int, bytes int64) {
 	first, move := &jobs[0].b, jobs[0].it.move
+	room, whole := x.cfg.Pacer.budget/4, 0
 	for n < min(len(jobs), x.cfg.ChunkBlocks) {
-		j := &jobs[n]
-		if n > 0 && (j.b.Namespace != first.Namespace || j.it.move != move || bytes+j.b.Bytes > x.cfg.Pacer.budget/4) {
-			break
+		b := &jobs[n].b
+		if b.Namespace != first.Namespace || jobs[n].it.move != move {
+			return n, bytes
 		}
-		bytes += max(j.b.Bytes, 0)
+		if !b.Follows {
+			if whole = n; n > 0 && bytes+b.Bytes > room {
+				return n, bytes
+			}
+		}
+		bytes += max(b.Bytes, 0)
 		n++
+	}
+	if n < len(jobs) && jobs[n].b.Follows && whole > 0 {
+		for _, j := range jobs[whole:n] {
+			bytes -= max(j.b.Bytes, 0)
+		}
+		n = whole
 	}
 	return n, bytes
 }

@@ -19,7 +19,9 @@ type Block struct {
 	Namespace  string
 	Key        []byte
 	Generation uint32
-	Bytes      int64 // of payload
+	Bytes      int64  // of payload
+	Pools      []byte // of its pieces
+	Follows    bool   // it is to arrive together with the one before: they are of one group
 }
 
 // Standing is how a block stands here.
