@@ -41,7 +41,7 @@ func (f *deviceFetch) direct(ctx context.Context, h *Handle, absent []int) (rest
 	for k, i := range at {
 		keys[k], spans[k], ask[k] = f.keys[i], f.d.spans[i], k
 	}
-	opt := f.opt
+	opt := f.opt.only(at)
 	opt.Timeout = f.left()
 	t := newFetching(e, h.ns, op, keys, targets, opt)
 	t.spans = spans

@@ -29,14 +29,40 @@ type FetchOptions struct {
 	// told of it is followed: the sources that kv.fetch named are asked for the blocks
 	// that it lists, after Sources and before Config.Remote. Needs Config.Hints.
 	RequestID string
+	// Generations, one for each key, are those of the blocks that are meant, as the
+	// first of Sources has told them (peer.Node.Resolve): where it has another block
+	// under the key by now, the key is a miss there, and nothing is moved. 0 is any,
+	// and so is an empty list; a list of another length fails all keys with
+	// ReasonKey. Other sources number their own blocks, so that they, and
+	// Config.Remote, are asked for keys whatever their generation; and what is
+	// resident here is not compared.
+	Generations []uint32
 	// Timeout replaces Config.OperationTimeout.
 	Timeout time.Duration
+}
+
+// fits reports whether the options are for n keys.
+func (o *FetchOptions) fits(n int) bool { return len(o.Generations) == 0 || len(o.Generations) == n }
+
+// only is the options for some of the keys.
+func (o FetchOptions) only(at []int) FetchOptions {
+	if len(o.Generations) > 0 {
+		some := make([]uint32, len(at))
+		for k, i := range at {
+			some[k] = o.Generations[i]
+		}
+		o.Generations = some
+	}
+	return o
 }
 
 // FetchFrom is Fetch with sources named by the caller. A lost source costs the
 // keys that no further source has.
 func (h *Handle) FetchFrom(keys [][]byte, opt FetchOptions) *Op {
 	op := newOp(len(keys))
+	if !opt.fits(len(keys)) {
+		return op.fail(ReasonKey)
+	}
 	if err := h.enter(); err != nil {
 		return op.fail(reasonOf(err))
 	}
@@ -57,6 +83,9 @@ func (h *Handle) FetchFrom(keys [][]byte, opt FetchOptions) *Op {
 // before it is told that this is over.
 func (h *Handle) DeliverFrom(targets []Target, opt FetchOptions) *Op {
 	op := newOp(len(targets))
+	if !opt.fits(len(targets)) {
+		return op.fail(ReasonKey)
+	}
 	opt.Move = false
 	h.deliverFrom(op, targets, opt)
 	return op
@@ -180,7 +209,9 @@ func newFetching(e *Engine, ns *namespace, op *Op, keys [][]byte, targets []Targ
 		all = append(all, k...)
 		f.keys[i] = all[from:len(all):len(all)]
 	}
-	f.named(opt)
+	f.opt = opt
+	f.opt.Sources, f.opt.Generations = slices.Clone(opt.Sources), slices.Clone(opt.Generations)
+	f.named()
 	f.ctx, f.cancel = context.WithCancel(e.background)
 	op.onAbort(f.cancel)
 	return f
@@ -200,15 +231,16 @@ func (f *fetching) planLocked(ask []int) {
 	// one has.
 	slices.Sort(ask)
 	type form struct {
-		key  string
-		size int
-		only int // 1 + number of a key that shares its block with no other
+		key        string
+		generation uint32
+		size       int
+		only       int // 1 + number of a key that shares its block with no other
 	}
 	items := map[form]*[]int{}
 	forms := map[string]int{}
 	var passes [][]*[]int // no key is twice in a pass
 	for _, i := range ask {
-		id := form{key: string(f.keys[i])}
+		id := form{key: string(f.keys[i]), generation: f.generationLocked(i)}
 		if f.targets != nil {
 			id.size = len(f.targets[i].Dst)
 		}
@@ -231,7 +263,7 @@ func (f *fetching) planLocked(ask []int) {
 			a := &asking{f: f}
 			for len(pass) > 0 && len(a.at) < most && !(len(a.at) > 0 && len(a.at)+runOf(pass, most) > most && f.again != nil) {
 				for n := runOf(pass, most-len(a.at)); n > 0; n-- {
-					a.at = append(a.at, *pass[0])
+					a.at, a.gens = append(a.at, *pass[0]), append(a.gens, f.generationLocked((*pass[0])[0]))
 					pass = pass[1:]
 				}
 			}
@@ -240,6 +272,14 @@ func (f *fetching) planLocked(ask []int) {
 		}
 	}
 	f.round, f.cut, f.again = len(ask), len(f.waiting) > 1, nil
+}
+
+// generationLocked is the generation that the present source is asked for.
+func (f *fetching) generationLocked(i int) uint32 {
+	if f.source > 0 || len(f.opt.Generations) == 0 || len(f.opt.Sources) == 0 {
+		return 0
+	}
+	return f.opt.Generations[i]
 }
 
 // runOf is how many of the first items are for neighbours in the batch, up to most.
@@ -337,8 +377,9 @@ type asking struct {
 	f    *fetching
 	op   peer.OpID
 	from *fetchSource
-	at   [][]int // keys of each item: several when a key was asked for twice
-	left int     // items without an answer; f.mu
+	at   [][]int  // keys of each item: several when a key was asked for twice
+	gens []uint32 // of each item, 0: any
+	left int      // items without an answer; f.mu
 }
 
 // begin submits the operation.
@@ -353,8 +394,8 @@ func (a *asking) begin(until peer.Time) {
 		}
 	}
 	var dst []peer.Span
-	for _, at := range a.at {
-		s.Items = append(s.Items, wire.Wanted{Key: f.keys[at[0]]})
+	for k, at := range a.at {
+		s.Items = append(s.Items, wire.Wanted{Key: f.keys[at[0]], Generation: a.gens[k]})
 		if f.spans != nil {
 			dst = append(dst, f.spans[at[0]])
 		} else if f.targets != nil {

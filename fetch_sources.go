@@ -50,10 +50,9 @@ func (s *fetchSource) note(at []int, why wire.Status) {
 }
 
 // named makes sources of those that the caller has named.
-func (f *fetching) named(opt FetchOptions) {
-	f.opt = opt
-	for _, e := range opt.Sources {
-		f.sources = append(f.sources, fetchSource{endpoint: e, move: opt.Move, ownedOnly: opt.OwnedOnly})
+func (f *fetching) named() {
+	for _, e := range f.opt.Sources {
+		f.sources = append(f.sources, fetchSource{endpoint: e, move: f.opt.Move, ownedOnly: f.opt.OwnedOnly})
 	}
 }
 

@@ -116,6 +116,17 @@ var draws = map[Type]func(t *rapid.T) Message{
 	TypeProbeAck: func(t *rapid.T) Message {
 		return &ProbeAck{id(t), id(t), rapid.Bool().Draw(t, "terminal"), rapid.Bool().Draw(t, "known")}
 	},
+	TypeResolveHashes:     func(t *rapid.T) Message { return &ResolveHashes{id(t), many(t, id)} },
+	TypeHashesResolved:    func(t *rapid.T) Message { return &HashesResolved{id(t), id(t), many(t, resolved)} },
+	TypeSubscribeOutcomes: func(t *rapid.T) Message { return &SubscribeOutcomes{id(t), id(t)} },
+	TypeOutcomes: func(t *rapid.T) Message {
+		return &Outcomes{id(t), rapid.Bool().Draw(t, "gap"), many(t, outcome)}
+	},
+	TypeDescribe: func(t *rapid.T) Message {
+		return &Describe{u(t), text(t, 0, MaxName), many(t, func(t *rapid.T) Description {
+			return Description{key(t), DescribeFlags(rapid.Uint8().Draw(t, "flags")), id(t), id(t), many(t, u)}
+		})}
+	},
 	TypeBlock: func(t *rapid.T) Message { return &Block{item(t), id(t)} },
 }
 
@@ -128,6 +139,19 @@ func item(t *rapid.T) uint32   { return rapid.Uint32Max(MaxItems-1).Draw(t, "ind
 func wanted(t *rapid.T) Wanted { return Wanted{key(t), u(t)} }
 func itemStatus(t *rapid.T) ItemStatus {
 	return ItemStatus{item(t), status(t)}
+}
+func resolved(t *rapid.T) Resolved {
+	if s := Status(rapid.Uint16Max(3).Draw(t, "status")); s != StatusOK {
+		return Resolved{Status: s}
+	}
+	return Resolved{0, text(t, 0, MaxName), key(t), u(t), id(t), uint16(u(t)), uint16(u(t)), some(t, 0, MaxPieces)}
+}
+func outcome(t *rapid.T) OutcomeItem {
+	stage := OutcomeStage(rapid.Uint8().Draw(t, "stage"))
+	return OutcomeItem{
+		id(t), id(t), text(t, 0, MaxText), text(t, 0, MaxText), u(t), text(t, 0, MaxName), text(t, 0, MaxText), u(t), stage,
+		many(t, id), text(t, 0, MaxText), u(t), u(t), u(t), u(t), u(t), u(t), id(t),
+	}
 }
 func peerInfo(t *rapid.T) PeerInfo {
 	return PeerInfo{text(t, 0, MaxName), text(t, 0, MaxName), [16]byte(fixed(t, 16)), some(t, 0, MaxUCX)}

@@ -142,6 +142,26 @@ func TestExamples(t *testing.T) {
 			{Kind: EventRemoved, Tier: 2, Key: keys[0], Size: 65536},
 			{Kind: EventCleared, Tier: 3},
 		}},
+		&SubscribeOutcomes{FromEpoch: 0xe1, FromSequence: 41},
+		&Outcomes{Epoch: 0xe1, Items: []OutcomeItem{
+			{
+				Sequence: 42, UnixNanos: 1_700_000_000_000_000_000, MessageID: "msg-1", ActionID: "act-1", Type: "kv.move", RequestID: "chatcmpl-42", Rank: 1,
+				Stage: OutcomeKept, Hashes: []uint64{0x1111111111111111, 0x2222222222222222}, Reason: "redeposited",
+			},
+			{
+				Sequence: 43, UnixNanos: 1_700_000_000_000_000_001, MessageID: "msg-1", ActionID: "act-1", Type: "kv.move", RequestID: "chatcmpl-42", Rank: 1,
+				Stage: OutcomeEnd, Moved: 14, Kept: 2, Bytes: 1 << 20,
+			},
+		}},
+		&Describe{BlockSize: 4, LoRA: "sql", Blocks: []Description{
+			{Key: keys[0], Tokens: []uint32{1, 2, 3, 4}},
+			{Key: keys[1], Flags: DescribeHash | DescribeParent, Hash: 0x2222222222222222, Parent: 0x1111111111111111, Tokens: []uint32{5, 6, 7, 8}},
+		}},
+		&ResolveHashes{Dest: d, Hashes: []uint64{0x1111111111111111, 0x2222222222222222, 0x3333333333333333}},
+		&HashesResolved{Source: s, Dest: d, Items: []Resolved{
+			{Namespace: "chat", Key: keys[0], Generation: 7, Size: 65536, Parts: 2, Part: 1, Pools: []byte{3, 1}},
+			{Status: StatusAmbiguous}, {Status: StatusMiss},
+		}},
 		&PeerHello{
 			PeerInfo: PeerInfo{Node: "node-b", Endpoint: "b.example:7070", Host: host, UCX: []byte{1, 2, 3}},
 			Routes:   Routes(0).With(RouteShm).With(RouteUCX).With(RouteStream),
