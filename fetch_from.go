@@ -260,7 +260,7 @@ func (f *fetching) planLocked(ask []int) {
 	most := min(wire.MaxItems, f.e.cfg.MaxTransferBlocks)
 	for _, pass := range passes {
 		for len(pass) > 0 {
-			a := &asking{f: f}
+			a := &asking{f: f, from: &f.sources[f.source]}
 			for len(pass) > 0 && len(a.at) < most && !(len(a.at) > 0 && len(a.at)+runOf(pass, most) > most && f.again != nil) {
 				for n := runOf(pass, most-len(a.at)); n > 0; n-- {
 					a.at, a.gens = append(a.at, *pass[0]), append(a.gens, f.generationLocked((*pass[0])[0]))
@@ -385,7 +385,6 @@ type asking struct {
 // begin submits the operation.
 func (a *asking) begin(until peer.Time) {
 	f := a.f
-	a.from = &f.sources[f.source]
 	s := peer.Submit{Op: a.op, Namespace: f.ns.cfg.Name, OwnedOnly: a.from.ownedOnly, Deliver: f.targets != nil, Devices: f.spans != nil, Deadline: until}
 	if a.from.move {
 		s.Mode = wire.TransferMove
