@@ -1,5 +1,10 @@
 package hints
 
+import (
+	"errors"
+	"fmt"
+)
+
 // Limits bound what one call may carry. A zero field means the default.
 type Limits struct {
 	// EnvelopeBytes is the size of an encoded envelope; a larger one is malformed.
@@ -23,3 +28,17 @@ type Limits struct {
 // MaxListedActions is how many actions an envelope may list, served or not: each has
 // its own result, which is larger than the smallest action.
 const MaxListedActions = 1 << 16
+
+var tooMany = fmt.Sprintf("more than %d actions", MaxListedActions)
+
+// withDefaults returns l with its zeros replaced, and everything that is wrong with it.
+func (l Limits) withDefaults() (Limits, error) {
+	err := errors.Join(
+		orDefault(&l.EnvelopeBytes, "Limits.EnvelopeBytes", 16<<20, 1, 1<<30),
+		orDefault(&l.Depth, "Limits.Depth", 64, 4, 1000),
+		orDefault(&l.Actions, "Limits.Actions", 256, 1, MaxListedActions),
+		orDefault(&l.PayloadBytes, "Limits.PayloadBytes", 8<<20, 1, 1<<30),
+		orDefault(&l.Hashes, "Limits.Hashes", 1<<18, 1, 1<<27),
+	)
+	return l, err
+}

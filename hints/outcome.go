@@ -15,7 +15,7 @@ const (
 	StageResolved              // hashes have become keys
 	StageCopied                // these blocks are here as well
 	StageMoved                 // these blocks are here, and the source's copies are gone
-	StageKept                  // these blocks are here, and the source has kept its own
+	StageKept                  // these blocks are here, and the source has kept its own; of a removal: they stay
 	StageRemoved               // these blocks are gone from here
 	StagePresent               // these blocks were here before
 	StageFailed                // these blocks failed

@@ -9,55 +9,99 @@ const (
 	TypeEvict      = "kv.evict"
 )
 
-// Transfer is the payload of kv.fetch, kv.prefetch and kv.move.
+// version is the action_version of all of them.
+const version = "1.0"
+
+// Transfer is the payload of kv.fetch, kv.prefetch and kv.move. Fields that it does not
+// have are ignored.
 type Transfer struct {
 	Source string // source_control_endpoint: tcp://host:port
 	// Hashes are block_hashes; they may repeat (see Distinct).
 	Hashes   []uint64
 	NoRetain bool // no_retain: advice to keep no copy afterwards
 	// NoFramework is allow_framework: false; the source lends only blocks of its own.
-	// A value of another type counts as absent.
+	// A value that is no truth value counts as absent, as it does for routers to
+	// which the field is unknown.
 	NoFramework bool
 	// Move is mode: "move". Only kv.fetch has a mode; it is followed only where
 	// AdviceConfig.RequestMoves allows. Any other mode means copy.
 	Move bool
 }
 
-// Removal is the payload of kv.invalidate and kv.evict, which name blocks of this
-// engine:
-//
-//	block_hashes  list of hashes, as in Transfer
-//	lower_tiers   bool, default false; of kv.evict: copies in files go as well.
-//	              kv.invalidate always means all tiers.
-//
-// It names no generations, which routers do not know: what is meant is the block that
-// has the hash when the action is served, so a block that is stored again while the
-// removal is on its way stays. Other fields are ignored, a source too.
-type Removal struct {
-	Hashes     []uint64
-	LowerTiers bool
+// Reset empties t but for the memory of its hashes.
+func (t *Transfer) Reset() { *t = Transfer{Hashes: t.Hashes[:0]} }
+
+// parseTransfer reads a payload, in the contract's order of checks.
+func parseTransfer(t *Transfer, p Value, lim *Limits) (err error) {
+	if t.Source, err = p.Field("source_control_endpoint").endpoint(); err != nil {
+		return err
+	}
+	if t.Hashes, err = p.Field("block_hashes").AppendHashes(t.Hashes, lim.Hashes); err != nil {
+		return err
+	}
+	if t.NoRetain, err = p.Field("no_retain").flag("no_retain"); err != nil {
+		return err
+	}
+	if allow, ok := p.Field("allow_framework").Bool(); ok {
+		t.NoFramework = !allow
+	}
+	t.Move = p.Field("mode").is("move")
+	return nil
+}
+
+// checkTransfer checks what parseTransfer does, for a t that came as one.
+func checkTransfer(t *Transfer, lim *Limits) error {
+	if _, err := endpoints.good(t.Source); err != nil {
+		return err
+	}
+	return checkHashes(t.Hashes, lim)
+}
+
+// endpoint returns a good address as a string to keep.
+func (v Value) endpoint() (string, error) {
+	switch v.kind {
+	case Absent, Null:
+		return "", &Rejection{MissingSource, "source_control_endpoint is " + v.kind.String()}
+	case Text:
+	default:
+		return "", &Rejection{InvalidSource, "source_control_endpoint is " + v.kind.String() + ", not text"}
+	}
+	if v.doc == nil {
+		return endpoints.good(v.tree.(string))
+	}
+	var scratch [64]byte
+	return endpoints.goodBytes(v.doc.text(v.item, scratch[:]))
+}
+
+// flag returns an optional truth value.
+func (v Value) flag(name string) (bool, error) {
+	if v.kind == Absent {
+		return false, nil
+	}
+	b, ok := v.Bool()
+	if !ok {
+		return false, &Rejection{InvalidPayload, name + " is " + v.kind.String() + ", not a truth value"}
+	}
+	return b, nil
 }
 
 // FetchType is kv.fetch: advice for the request, kept in a.
-func FetchType(a *Advice) Type[Transfer] { panic("not yet") }
+func FetchType(a *Advice) Type[Transfer] {
+	return Type[Transfer]{
+		Name: TypeFetch, Version: version, NeedsRequest: true,
+		Parse: parseTransfer, Check: checkTransfer,
+		Handle: func(c *Call, t *Transfer) error { return a.Submit(c.RequestID, t) },
+	}
+}
 
-// PrefetchType is kv.prefetch, independent of its carrier.
-func PrefetchType(handle func(*Call, *Transfer) error) Type[Transfer] { panic("not yet") }
+// PrefetchType is kv.prefetch, independent of its carrier: copy the blocks into memory
+// of this engine.
+func PrefetchType(handle func(*Call, *Transfer) error) Type[Transfer] {
+	return Type[Transfer]{Name: TypePrefetch, Version: version, Parse: parseTransfer, Check: checkTransfer, Handle: handle}
+}
 
-// MoveType is kv.move, independent of its carrier.
-func MoveType(handle func(*Call, *Transfer) error) Type[Transfer] { panic("not yet") }
-
-// InvalidateType is kv.invalidate. Removal.LowerTiers is always true.
-func InvalidateType(handle func(*Call, *Removal) error) Type[Removal] { panic("not yet") }
-
-// EvictType is kv.evict.
-func EvictType(handle func(*Call, *Removal) error) Type[Removal] { panic("not yet") }
-
-// Distinct appends to dst each of hashes once, in the order of first sight.
-func Distinct(dst, hashes []uint64) []uint64 { panic("not yet") }
-
-// CheckEndpoint reports why an address is no tcp://host:port that can be dialled: the
-// host a name, an IPv4 address or an IPv6 address in brackets, none of them the
-// unspecified one or a wildcard; the port in 1..65535; nothing after it. The error is
-// a *Rejection, MissingSource or InvalidSource.
-func CheckEndpoint(address string) error { panic("not yet") }
+// MoveType is kv.move, independent of its carrier: as kv.prefetch, and the source frees
+// its copies.
+func MoveType(handle func(*Call, *Transfer) error) Type[Transfer] {
+	return Type[Transfer]{Name: TypeMove, Version: version, Parse: parseTransfer, Check: checkTransfer, Handle: handle}
+}
