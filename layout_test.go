@@ -32,6 +32,7 @@ var ranks = map[string]int{
 	"hints/keys":      21,
 	"hints/plan":      21,
 	"hints/publish":   31,
+	"hints/work":      21,
 	"shard":           20,
 	"peer":            20,
 	"internal/sim":    25, // runs the machines of peer, unlike the other tools

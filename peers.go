@@ -46,6 +46,10 @@ type Peers struct {
 	// Config.Regions), to peers. Those on GPUs go over route ucx. nil: none.
 	Framework peer.Framework
 	Regions   *peer.Regions
+	// Resolver tells the keys of hashes that peers ask for: see Engine.Peers().Resolve.
+	// What has no complete block in this engine's own memory is a miss. nil: peers hear
+	// that this engine does not resolve hashes. Default that of Config.Hints.Adapter.
+	Resolver peer.Resolver
 
 	MaxPeers      int
 	MaxOps        int
@@ -59,7 +63,7 @@ type Peers struct {
 }
 
 // Peers returns the engine's node among peers, nil when Config.Peers is. Its
-// Query, Invalidate, Stats and Peers are for users; operations begin with
+// Query, Invalidate, Resolve, Stats and Peers are for users; operations begin with
 // Handle.FetchFrom and DeliverFrom.
 func (e *Engine) Peers() *peer.Node { return e.node }
 
@@ -68,7 +72,7 @@ func (p *Peers) config() peer.Config {
 	cfg := peer.Config{
 		Name: p.Name, Listen: p.Listen, Advertise: p.Advertise, Public: p.Public, Secret: p.Secret,
 		Streams: p.Streams, Timing: p.Timing, MaxPeers: p.MaxPeers, MaxOps: p.MaxOps, MaxQuarantine: p.MaxQuarantine,
-		OnOutcome: p.OnOutcome, OnTrouble: p.OnTrouble, Logger: p.Logger,
+		Resolver: p.Resolver, OnOutcome: p.OnOutcome, OnTrouble: p.OnTrouble, Logger: p.Logger,
 	}
 	if cfg.Name == "" {
 		cfg.Name = "kvcr"
@@ -118,6 +122,15 @@ func (e *Engine) openPeers() error {
 	cfg.Fingerprint = e.fingerprint
 	rec := &peerRecords{Records: e.records}
 	cfg.Records = rec
+	if cfg.Resolver == nil && e.hinted != nil && e.hinted.adapter != nil {
+		cfg.Resolver = e.hinted
+	}
+	cfg.OnOutcome = func(o peer.Outcome) {
+		e.moveEnds.ended(o)
+		if p.OnOutcome != nil {
+			p.OnOutcome(o)
+		}
+	}
 	regions := p.Regions
 	if regions == nil {
 		regions = e.cfg.Regions

@@ -1,6 +1,5 @@
 package hints
 
 import (
-	_ "github.com/go-zeromq/zmq4"
-	_ "github.com/vmihailenco/msgpack/v5"
+	_ "github.com/go-zeromq/zmq4" // package events will use it
 )

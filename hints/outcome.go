@@ -1,6 +1,9 @@
 package hints
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Stage says how far an action has come, or how it ended.
 type Stage uint8
@@ -12,11 +15,26 @@ const (
 	StageResolved              // hashes have become keys
 	StageCopied                // these blocks are here as well
 	StageMoved                 // these blocks are here, and the source's copies are gone
-	StageKept                  // these blocks are here, and the source has kept its own
+	StageKept                  // these blocks are here, and the source has kept its own; of a removal: they stay
 	StageRemoved               // these blocks are gone from here
+	StagePresent               // these blocks were here before
 	StageFailed                // these blocks failed
 	StageEnd                   // the action has ended: the terminal outcome
+	numStages
 )
+
+// String returns the stage's name, as logs and JSON have it.
+func (s Stage) String() string {
+	if s < numStages {
+		return stageNames[s]
+	}
+	return fmt.Sprintf("Stage(%d)", uint8(s))
+}
+
+// MarshalText returns String.
+func (s Stage) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+var stageNames = [numStages]string{"accepted", "resolved", "copied", "moved", "kept", "removed", "present", "failed", "end"}
 
 // Outcome reports on the blocks of one action of an envelope.
 type Outcome struct {

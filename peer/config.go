@@ -73,6 +73,11 @@ type Config struct {
 	// Fingerprint is that of a namespace's layout, which both sides compare. nil,
 	// or all zero: not compared.
 	Fingerprint func(namespace string) [32]byte
+	// Resolver tells the keys of hashes that peers ask for, and has them answered by
+	// Records. nil: peers hear that this node does not resolve hashes.
+	Resolver Resolver
+	// ResolveTimeout is all the time that Resolve has. Default 5 s.
+	ResolveTimeout time.Duration
 	// Pinner lends blocks of the host program to sources. nil: none.
 	Pinner Pinner
 	// OnOutcome hears how moves ended. It must not block.
@@ -149,6 +154,9 @@ func (c *Config) withDefaults() {
 	if c.Stall == 0 {
 		c.Stall = 10 * time.Second
 	}
+	if c.ResolveTimeout == 0 {
+		c.ResolveTimeout = 5 * time.Second
+	}
 	c.Timing = c.Timing.withDefaults()
 }
 
@@ -193,6 +201,9 @@ func (c *Config) check() error {
 		default:
 			bad("Routes", r, "use shm, stream, or that of Config.UCX")
 		}
+	}
+	if c.ResolveTimeout < 0 {
+		bad("ResolveTimeout", c.ResolveTimeout, "use a time, or 0 for the default")
 	}
 	if c.MaxQuarantine < 1 {
 		bad("MaxQuarantine", c.MaxQuarantine, "use at least 1 byte")

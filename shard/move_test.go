@@ -710,18 +710,53 @@ func TestAdoptLateParent(t *testing.T) {
 }
 
 // A generation names one life, and is never 0.
-func TestGenerationFromOne(t *testing.T) {
+func TestGenerationNotZero(t *testing.T) {
 	if got := genOf(nextFree(^uint64(0))); got != 1 {
 		t.Errorf("after the last generation comes %d", got)
 	}
+	id := uint32(5)
+	if got := genOf(firstFree(-(id * 0x9e3779b1), id)); got != 1 {
+		t.Errorf("the first generation is %d", got)
+	}
+}
+
+// A key whose block is replaced, or removed and deposited anew, has another
+// generation, in whatever record it comes to lie.
+func TestGenerationOfKey(t *testing.T) {
 	s := newTest(t, rig{})
 	l := newLane(t, s)
-	mustPut(t, l, key(1), pattern(key(1), 0, 64))
-	c, _ := get(l, key(1))
-	if s.Generation(c) != 1 {
-		t.Errorf("first generation is %d", s.Generation(c))
+	k, hash := key(1), s.hash(key(1))
+	seen := map[uint32]int{}
+	ids := map[uint32]bool{}
+	for i := range 300 {
+		var held Claim
+		switch i % 3 {
+		case 1: // in another record
+			held, _ = get(l, k)
+		case 2: // in any: another key takes the first that is free
+			l.Delete(hash, k, 0)
+			mustPut(t, l, key(100+i%7), pattern(key(100+i%7), 0, 64))
+		}
+		mustPut(t, l, k, pattern(k, i, 64))
+		s.Release(held)
+		o, ok := s.Look(hash, k)
+		if !ok {
+			t.Fatal("it is not there")
+		}
+		if j, twice := seen[o.Generation]; twice {
+			t.Fatalf("block %d has the generation of block %d", i, j)
+		}
+		seen[o.Generation] = i
+		c, _ := get(l, k)
+		ids[c.id] = true
+		if o.Generation != s.Generation(c) {
+			t.Errorf("Look says %d, the claim %d", o.Generation, s.Generation(c))
+		}
+		s.Release(c)
 	}
-	s.Release(c)
+	if len(ids) < 2 {
+		t.Error("it always was the same record")
+	}
 }
 
 // Lifted marks are remembered within a bound, and what is forgotten reads as
