@@ -64,9 +64,9 @@ func NewDispatcher(cfg Config) (*Dispatcher, error) {
 func (d *Dispatcher) Limits() Limits { return d.lim }
 
 // Submit serves an envelope in any form: *Envelope or Envelope; a decoded tree, a map
-// as Action.Payload describes; text or bytes, which are msgpack if the first byte is
-// that of a msgpack map, and JSON if not. requestID names the request that carried the
-// envelope, empty if none.
+// as Action.Payload describes; bytes, which are msgpack if the first one is that of a
+// msgpack map, and JSON if not. requestID names the request that carried the envelope,
+// empty if none.
 //
 // The results are those of the actions, in order. The only error is a
 // *MalformedError; then no action was served.
@@ -80,8 +80,6 @@ func (d *Dispatcher) Submit(requestID string, in any) ([]Result, error) {
 		return d.appendBytes(requestID, e)
 	case json.RawMessage:
 		return d.appendBytes(requestID, e)
-	case string:
-		return d.appendBytes(requestID, []byte(e))
 	}
 	return d.appendTree(requestID, in)
 }
