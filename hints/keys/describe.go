@@ -18,8 +18,7 @@ type Description struct {
 	Local    uint64
 	HasLocal bool
 	// Parent is the hash, as routers know it, of the block before. Without HasParent
-	// it is the parent that the block was deposited with (kvcr.DepositOptions); if
-	// there is none either, the block begins a chain.
+	// the block begins a chain, unless the engine names a parent of it.
 	Parent    uint64
 	HasParent bool
 	// BlockSize in tokens. Default: the number of Tokens.
@@ -268,12 +267,12 @@ func (t *descriptions) keepPending(s *space, key []byte, id uint32) {
 }
 
 // Description returns what is known about a block, resident or not, with the
-// tokens appended to tokens. Media is shared and must not be changed. False:
-// nothing is.
-func (t *Table) Description(namespace string, key []byte, tokens []uint32) (Description, bool) {
+// tokens appended to tokens. Media is shared and must not be changed. told: the host
+// has described it; without that there is a local hash at most, of a key that has it.
+func (t *Table) Description(namespace string, key []byte, tokens []uint32) (d Description, told bool) {
 	s, hash, ok := t.lookup(namespace, key)
 	if !ok {
-		return Description{}, false
+		return d, false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -283,7 +282,6 @@ func (t *Table) Description(namespace string, key []byte, tokens []uint32) (Desc
 	} else if el := t.pendingAt[string(t.pendingKey(s, key))]; el != nil {
 		id = el.Value.(*pendingRecord).id
 	}
-	var d Description
 	if id != 0 {
 		r := t.records.at(id)
 		d = Description{
@@ -295,5 +293,5 @@ func (t *Table) Description(namespace string, key []byte, tokens []uint32) (Desc
 	if !d.HasLocal {
 		d.Local, d.HasLocal = s.style.Local(key)
 	}
-	return d, id != 0 || d.HasLocal
+	return d, id != 0
 }
