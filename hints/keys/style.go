@@ -13,6 +13,10 @@ type Style interface {
 	// Hash returns the hash that routers know a key by. False: they do not know
 	// such keys.
 	Hash(key []byte) (uint64, bool)
+	// HashOfPart returns the hash of the block that a key is any part of, also one
+	// that routers do not know: engines name parents by another part than the one
+	// that stands for the block.
+	HashOfPart(key []byte) (uint64, bool)
 	// Local returns the hash of the block's own tokens, if the key has it.
 	Local(key []byte) (uint64, bool)
 	// AppendKey appends the key with that hash. False: the hash alone does not
@@ -43,6 +47,14 @@ func (d Dynamo) prefix() int {
 func (d Dynamo) Hash(key []byte) (uint64, bool) {
 	n := d.prefix()
 	if len(key) != n+len(d.Suffix) || string(key[n:]) != d.Suffix {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(key), true
+}
+
+// HashOfPart implements Style: with a Suffix, keys may have any.
+func (d Dynamo) HashOfPart(key []byte) (uint64, bool) {
+	if n := d.prefix(); len(key) < n || d.Suffix == "" && len(key) > n {
 		return 0, false
 	}
 	return binary.BigEndian.Uint64(key), true
@@ -108,6 +120,12 @@ func (v VLLM) Hash(key []byte) (uint64, bool) {
 		return 0, false
 	}
 	return Low64(d)
+}
+
+// HashOfPart implements Style: the group may be any.
+func (v VLLM) HashOfPart(key []byte) (uint64, bool) {
+	v.OnlyGroup = false
+	return v.Hash(key)
 }
 
 // Local implements Style. A digest does not tell.

@@ -48,6 +48,22 @@ func TestStyles(t *testing.T) {
 			}
 		})
 	}
+	for _, tt := range []struct {
+		style Style
+		key   []byte
+		ok    bool
+	}{
+		{Dynamo{}, eight, true},
+		{Dynamo{}, append(bytes.Clone(eight), "x"...), false},
+		{Dynamo{Suffix: "/kv"}, append(bytes.Clone(eight), "/index"...), true},
+		{Dynamo{Suffix: "/kv", WithLocal: true}, append(bytes.Clone(eight), "/index"...), false}, // too short
+		{VLLM{WithGroup: true, OnlyGroup: true}, append(bytes.Clone(digest), 0, 0, 0, 5), true},
+		{VLLM{}, eight[1:], false},
+	} {
+		if got, ok := tt.style.HashOfPart(tt.key); ok != tt.ok || ok && got != hash {
+			t.Errorf("%+v: HashOfPart(%x) = %#x, %v", tt.style, tt.key, got, ok)
+		}
+	}
 	if l, ok := (Dynamo{WithLocal: true}).Local(append(bytes.Clone(eight), 0, 0, 0, 0, 0, 0, 0, 9)); !ok || l != 9 {
 		t.Errorf("local hash %d, %v", l, ok)
 	}

@@ -142,6 +142,15 @@ func (t *Table) ToRouter(namespace string, key []byte) (uint64, bool) {
 	return s.style.Hash(key)
 }
 
+// HashOfPart returns the hash of the block that a key is a part of. See Style.
+func (t *Table) HashOfPart(namespace string, key []byte) (uint64, bool) {
+	s := t.spaces[namespace]
+	if s == nil {
+		return 0, false
+	}
+	return s.style.HashOfPart(key)
+}
+
 // FromRouter implements hints.KeyAdapter. The key is the caller's. Failures beside
 // those of hints: ErrIncomplete.
 func (t *Table) FromRouter(hash uint64) (hints.Key, error) {

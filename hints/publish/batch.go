@@ -121,13 +121,13 @@ func (b *batch) events(edit func(*Event)) []Event {
 		if i+1 < len(b.open) {
 			end = b.open[i+1]
 		}
-		ev := o.ev
+		b.out = append(b.out, o.ev)
+		ev := &b.out[i]
 		ev.Blocks = b.blocks[o.blocks:end.blocks:end.blocks]
 		ev.Hashes = b.hashes[o.hashes:end.hashes:end.hashes]
 		ev.Tokens = b.tokens[o.tokens:end.tokens:end.tokens]
 		ev.Media = b.media[o.medias:end.medias:end.medias]
-		edit(&ev)
-		b.out = append(b.out, ev)
+		edit(ev)
 	}
 	return b.out
 }

@@ -109,6 +109,9 @@ func (p *Publisher) Stats() Stats {
 	}
 }
 
+// ErrRunning, of Run: another Run of the publisher has not returned yet.
+var ErrRunning = errors.New("the publisher runs already")
+
 // New returns a Publisher. Failures: keys.ErrInvalid.
 func New(cfg Config, sink Sink) (*Publisher, error) {
 	if cfg.FirstID == 0 {
@@ -146,7 +149,7 @@ func New(cfg Config, sink Sink) (*Publisher, error) {
 // next Run. One Run at a time, and always of the same engine.
 func (p *Publisher) Run(ctx context.Context, e *kvcr.Engine) error {
 	if !p.running.CompareAndSwap(false, true) {
-		return fmt.Errorf("%w: the publisher runs already", kvcr.ErrConcurrent)
+		return ErrRunning
 	}
 	defer p.running.Store(false)
 	sub, err := e.Subscribe(kvcr.SubscribeOptions{Buffer: p.cfg.Buffer})
@@ -263,7 +266,7 @@ func (p *Publisher) about(namespace string, key, parent []byte, hash uint64) blo
 		tokens: d.Tokens, media: d.Media, size: d.BlockSize, lora: d.LoRA, salt: d.CacheNamespace,
 	}
 	if !b.hasParent && parent != nil {
-		b.parent, b.hasParent = p.cfg.Table.ToRouter(namespace, parent)
+		b.parent, b.hasParent = p.cfg.Table.HashOfPart(namespace, parent)
 	}
 	// Without a parent it begins a chain if the host says so, or by its hashes, which
 	// are the same there. An engine that names no parent says nothing: it names

@@ -32,11 +32,12 @@ func (p *Publisher) snapshot(ctx context.Context, sub *kvcr.Subscription) error 
 			continue
 		}
 		hash, effect, first := sync.Stored(en.Namespace, en.Key, tier)
-		changed := p.count(effect)
-		if all {
-			changed = first && effect != keys.Refused
-		}
-		if changed {
+		switch {
+		case effect == keys.Foreign || effect == keys.Refused:
+			p.count(effect)
+		case !first:
+			p.counts.duplicates.Add(1)
+		case all || effect == keys.Changed:
 			p.stored(en.Namespace, en.Key, en.Parent, tier, hash)
 		}
 		if p.batch.n >= p.cfg.MaxBlocks {
