@@ -92,7 +92,7 @@ func TestAdviceIsFollowed(t *testing.T) {
 		}
 	}
 	// Sources of the caller's come first, and for all keys.
-	for i, r := range b.reasons(keys, kvcr.FetchOptions{RequestID: "r", Sources: []string{nobody, a.endpoint}}) {
+	for i, r := range b.reasons(keys, kvcr.FetchOptions{RequestID: "r", Sources: []string{nobody, a.endpoint}, Timeout: 900 * time.Millisecond}) {
 		if r != kvcr.ReasonOK {
 			t.Errorf("%s, with sources: %v", keys[i], r)
 		}
