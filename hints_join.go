@@ -18,8 +18,8 @@ func (h *hinted) plan(request string, ns *namespace, keys [][]byte) []hints.Sour
 }
 
 // join takes the absent keys of a request that somebody is fetching already, waits
-// for them, and returns the others, which are the request's to fetch. Independent work
-// hears of all of them: it yields.
+// for them, and returns the others, which are the request's to fetch: independent work
+// yields to those. It must not yield to a request that waits for it.
 //
 // The wait takes half of the request's time at most: then it fetches by itself. A
 // request that moves blocks joins nobody, since it has something to ask of its source.
@@ -27,47 +27,64 @@ func (h *hinted) join(ns *namespace, op *Op, keys [][]byte, absent []int, target
 	if len(absent) == 0 {
 		return absent
 	}
-	names := make([]string, len(keys))
-	counts := make([]bool, len(keys))
+	r := &requestFlights{h: h, ns: ns, op: op, names: make([]string, len(keys)), mine: make([]atomic.Bool, len(keys)), keeps: targets == nil}
 	for _, i := range absent {
-		names[i], counts[i] = string(keys[i]), true
+		r.names[i] = string(keys[i])
 	}
-	h.pacer.Begin(len(absent))
-	mine, others := absent, []int(nil)
-	flying := make([]atomic.Bool, len(keys))
+	op.onLanded(r.landed)
 	moves := opt.Move || h.cfg.Advice.RequestMoves && opt.RequestID != "" && targets == nil
-	if targets == nil {
-		mine, others = h.flights.enter(ns, op, names, absent, moves)
-		for _, i := range mine {
-			flying[i].Store(true)
-		}
-	} else {
-		mine, others = h.flights.split(ns, names, absent)
-	}
-	op.onLanded(func(i int) {
-		if counts[i] {
-			h.pacer.End(1)
-		}
-		if flying[i].Load() {
-			h.flights.leave(ns, names[i])
-		}
-	})
+	mine, others := r.enter(absent, moves)
 	if len(others) > 0 {
 		h.joined.Add(uint64(len(others)))
-		h.await(&joining{ns, op, names, others, targets, opt, func(i int) { flying[i].Store(true) }})
+		h.await(&joining{r, others, targets, opt})
 	}
 	return mine
 }
 
+// requestFlights are the keys of a request that are on their way.
+type requestFlights struct {
+	h     *hinted
+	ns    *namespace
+	op    *Op
+	names []string
+	mine  []atomic.Bool // those that the request fetches itself
+	keeps bool          // the blocks come to lie here
+}
+
+// enter makes keys the request's to fetch, those that nobody fetches or all.
+func (r *requestFlights) enter(at []int, all bool) (mine, others []int) {
+	switch {
+	case r.keeps:
+		mine, others = r.h.flights.enter(r.ns, r.op, r.names, at, all)
+	case all:
+		mine = at
+	default:
+		mine, others = r.h.flights.split(r.ns, r.names, at)
+	}
+	r.h.pacer.Begin(len(mine))
+	for _, i := range mine {
+		r.mine[i].Store(true)
+	}
+	return mine, others
+}
+
+// landed hears of each answer.
+func (r *requestFlights) landed(i int) {
+	if !r.mine[i].Load() {
+		return
+	}
+	r.h.pacer.End(1)
+	if r.keeps {
+		r.h.flights.leave(r.ns, r.names[i])
+	}
+}
+
 // joining are keys of a request that somebody else fetches.
 type joining struct {
-	ns      *namespace
-	op      *Op
-	names   []string
+	*requestFlights
 	at      []int
 	targets []Target
 	opt     FetchOptions
-	flying  func(i int) // it is the request's from here on
 }
 
 // await answers the keys from what has come, once it has, and fetches the rest.
@@ -104,27 +121,21 @@ func (h *hinted) await(j *joining) {
 		var rest []int
 		for _, i := range j.at {
 			keys[i] = []byte(j.names[i])
-			if !j.answer(ctx, e, i, keys[i]) {
+			if !j.answer(ctx, i, keys[i]) {
 				rest = append(rest, i)
 			}
 		}
-		if len(rest) == 0 {
-			return
+		if len(rest) > 0 {
+			j.enter(rest, true)
+			j.opt.Timeout = max(time.Until(until), time.Millisecond)
+			e.fetchAbsent(j.ns, j.op, keys, rest, j.targets, j.opt)
 		}
-		if j.targets == nil {
-			h.flights.enter(j.ns, j.op, j.names, rest, true)
-			for _, i := range rest {
-				j.flying(i)
-			}
-		}
-		opt := j.opt
-		opt.Timeout = max(time.Until(until), time.Millisecond)
-		e.fetchAbsent(j.ns, j.op, keys, rest, j.targets, opt)
 	}()
 }
 
 // answer answers one key if it is here, or if nobody waits for it any more.
-func (j *joining) answer(ctx context.Context, e *Engine, i int, key []byte) bool {
+func (j *joining) answer(ctx context.Context, i int, key []byte) bool {
+	e := j.h.e
 	if ctx.Err() != nil {
 		why := ReasonAborted
 		if e.closed.Load() {

@@ -134,12 +134,21 @@ func (w *workEngine) Fetch(_ context.Context, source string, blocks []work.Block
 	op.onLanded(func(i int) {
 		w.flights.leave(ns, names[i])
 		r := &op.results[i] // it has its answer
-		arrived(i, work.Arrival{Reason: r.outcome(e), Existing: r.Existing})
+		arrived(i, work.Arrival{Reason: r.outcome(e), Lost: lost(r.why), Existing: r.Existing})
 	})
 	f := newFetching(e, ns, op, keys, nil, opt)
 	f.work = &independent{moved: func(i int, s wire.Status) { moved(i, outcomeReason(s)) }}
 	f.plan(all)
 	f.begin()
+}
+
+// lost reports whether a source has not answered.
+func lost(s wire.Status) bool {
+	switch s {
+	case wire.StatusTimeout, wire.StatusLost, wire.StatusSource, wire.StatusIncarnation, wire.StatusUnknownOp, wire.StatusClosed:
+		return true
+	}
+	return false
 }
 
 // outcome says in routers' words why there is no block.

@@ -76,7 +76,6 @@ func TestPrefetchAndMove(t *testing.T) {
 	}
 }
 
-
 // Only complete blocks of the source's own are brought, none that its framework lends.
 func TestPrefetchTakesNoPins(t *testing.T) {
 	fw := &lender{elements: 4}

@@ -39,9 +39,11 @@ type Dispatcher struct {
 
 // session is what serving one envelope needs, used again by later ones.
 type session struct {
-	doc   document
-	call  Call
-	sizes []int // of the payloads of a decoded envelope
+	doc      document
+	call     Call
+	in       incoming
+	sizes    []int  // of the payloads of a decoded envelope
+	actionID string // the last one: most envelopes call their action alike
 }
 
 // NewDispatcher returns a Dispatcher that knows no types yet. Failure: ErrConfig.
@@ -64,9 +66,9 @@ func NewDispatcher(cfg Config) (*Dispatcher, error) {
 func (d *Dispatcher) Limits() Limits { return d.lim }
 
 // Submit serves an envelope in any form: *Envelope or Envelope; a decoded tree, a map
-// as Action.Payload describes; text or bytes, which are msgpack if the first byte is
-// that of a msgpack map, and JSON if not. requestID names the request that carried the
-// envelope, empty if none.
+// as Action.Payload describes; bytes, which are msgpack if the first one is that of a
+// msgpack map, and JSON if not. requestID names the request that carried the envelope,
+// empty if none.
 //
 // The results are those of the actions, in order. The only error is a
 // *MalformedError; then no action was served.
@@ -80,8 +82,6 @@ func (d *Dispatcher) Submit(requestID string, in any) ([]Result, error) {
 		return d.appendBytes(requestID, e)
 	case json.RawMessage:
 		return d.appendBytes(requestID, e)
-	case string:
-		return d.appendBytes(requestID, []byte(e))
 	}
 	return d.appendTree(requestID, in)
 }
@@ -123,7 +123,8 @@ func (d *Dispatcher) appendEncoded(dst []Result, requestID string, data []byte, 
 	types := d.types.Load()
 	for i := range doc.actions {
 		a := &doc.actions[i]
-		in := incoming{index: i, id: doc.string(a.id)}
+		s.in = incoming{index: i, id: s.sameID(a.id)}
+		in := &s.in
 		if a.typ.kind == Text {
 			var scratch [64]byte
 			if in.reg = types.byName[string(doc.text(a.typ, scratch[:]))]; in.reg != nil {
@@ -140,7 +141,7 @@ func (d *Dispatcher) appendEncoded(dst []Result, requestID string, data []byte, 
 			in.payload.members = doc.members[a.first:a.end]
 		}
 		in.size = int(a.payload.hi - a.payload.lo)
-		dst = append(dst, d.act(s, &in))
+		dst = append(dst, d.act(s))
 	}
 	d.done(s)
 	return dst, nil
@@ -163,11 +164,12 @@ func (d *Dispatcher) AppendEnvelope(dst []Result, requestID string, e *Envelope)
 	types := d.types.Load()
 	for i := range e.Actions {
 		a := &e.Actions[i]
-		in := incoming{index: i, id: a.ID, typ: a.Type, reg: types.byName[a.Type], payload: treeValue(a.Payload), size: s.sizes[i]}
+		s.in = incoming{index: i, id: a.ID, typ: a.Type, reg: types.byName[a.Type], payload: treeValue(a.Payload), size: s.sizes[i]}
+		in := &s.in
 		if in.reg != nil && a.Version != "" && a.Version != in.reg.version {
 			in.oddVersion = cut(a.Version)
 		}
-		dst = append(dst, d.act(s, &in))
+		dst = append(dst, d.act(s))
 	}
 	d.done(s)
 	return dst, nil
@@ -201,7 +203,8 @@ func (d *Dispatcher) appendTree(requestID string, tree any) ([]Result, error) {
 	types := d.types.Load()
 	dst := make([]Result, 0, count)
 	list.Each(func(a Value) error {
-		in := incoming{index: len(dst), payload: a.Field("payload")}
+		s.in = incoming{index: len(dst), payload: a.Field("payload")}
+		in := &s.in
 		in.id, _ = a.Field("action_id").Text()
 		in.typ, _ = a.Field("action_type").Text()
 		in.reg = types.byName[in.typ]
@@ -213,7 +216,7 @@ func (d *Dispatcher) appendTree(requestID string, tree any) ([]Result, error) {
 			m.value(in.payload.tree, 3)
 			in.size = m.size
 		}
-		dst = append(dst, d.act(s, &in))
+		dst = append(dst, d.act(s))
 		return nil
 	})
 	d.done(s)
@@ -255,7 +258,10 @@ func (d *Dispatcher) refuse(f form, what string) error {
 
 // done lets the session go, and with it what it knows of the envelope.
 func (d *Dispatcher) done(s *session) {
-	s.doc.data, s.call = nil, Call{}
+	s.doc.data, s.call, s.in = nil, Call{}, incoming{}
+	if len(s.actionID) > 64 {
+		s.actionID = ""
+	}
 	if cap(s.sizes) > 1024 {
 		s.sizes = nil
 	}
@@ -272,9 +278,18 @@ type incoming struct {
 	size       int
 }
 
-// act serves one action. The order of its checks is the contract's.
-func (d *Dispatcher) act(s *session, in *incoming) Result {
-	c := &s.call
+// sameID returns the text of an action id, as the string of the last one if it is the
+// same.
+func (s *session) sameID(id item) string {
+	if !s.doc.is(id, s.actionID) {
+		s.actionID = s.doc.string(id)
+	}
+	return s.actionID
+}
+
+// act serves the action s.in. The order of its checks is the contract's.
+func (d *Dispatcher) act(s *session) Result {
+	c, in := &s.call, &s.in
 	c.ActionID, c.Index, c.Type = in.id, in.index, in.typ
 	r := Result{Index: in.index, ActionID: in.id, MessageID: c.MessageID, Type: in.typ, Status: Accepted}
 	var err error

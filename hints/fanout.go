@@ -57,7 +57,7 @@ func (f *FanOut) Expect(messageID, actionID string, ranks []int, timeout time.Du
 	}
 	key := joinKey{clipID(messageID), clipID(actionID)} // as outcomes have them
 	j := &Join{
-		f: f, key: key, done: make(chan struct{}), waiting: map[int]map[uint64]Stage{},
+		f: f, key: key, done: make(chan struct{}), waiting: map[int]map[uint64]Stage{}, reports: map[uint64]int{},
 		out: Joined{Blocks: map[uint64]Stage{}, Ranks: map[int]Outcome{}},
 	}
 	for _, r := range ranks {
@@ -139,9 +139,17 @@ func (f *FanOut) Open() int {
 	return len(f.joins)
 }
 
-// endLocked adds what a rank reported to the join, which needs to know only the least
-// stage of each hash and how many ranks reported it.
+// endLocked ends a rank, and the join with the last one.
 func (f *FanOut) endLocked(j *Join, rank int) {
+	f.foldLocked(j, rank)
+	if len(j.waiting) == 0 {
+		f.finishLocked(j, j.out.Reason)
+	}
+}
+
+// foldLocked adds what a rank reported to the join, which needs to know only the least
+// stage of each hash and how many ranks reported it.
+func (f *FanOut) foldLocked(j *Join, rank int) {
 	for h, s := range j.waiting[rank] {
 		s = final(s)
 		if had, ok := j.out.Blocks[h]; ok {
@@ -150,15 +158,9 @@ func (f *FanOut) endLocked(j *Join, rank int) {
 			j.held--
 		}
 		j.out.Blocks[h] = s
-		if j.reports == nil {
-			j.reports = map[uint64]int{}
-		}
 		j.reports[h]++
 	}
 	delete(j.waiting, rank)
-	if len(j.waiting) == 0 {
-		f.finishLocked(j, j.out.Reason)
-	}
 }
 
 func (f *FanOut) finish(j *Join, reason string) {
@@ -174,17 +176,15 @@ func (f *FanOut) finishLocked(j *Join, reason string) {
 	}
 	delete(f.joins, j.key)
 	j.timer.Stop()
-	f.hashes -= j.held
-	for _, stages := range j.waiting {
-		for h := range stages {
-			j.out.Blocks[h] = StageFailed // that rank has not ended
-		}
+	for rank := range j.waiting {
+		f.foldLocked(j, rank)
 	}
 	for h := range j.out.Blocks {
 		if j.reports[h] < j.ranks {
 			j.out.Blocks[h] = StageFailed
 		}
 	}
+	f.hashes -= j.held
 	j.out.Complete, j.out.Reason = reason == "", reason
 	j.waiting, j.reports = nil, nil
 	close(j.done)

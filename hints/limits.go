@@ -8,7 +8,7 @@ import (
 // Limits bound what one call may carry. A zero field means the default.
 type Limits struct {
 	// EnvelopeBytes is the size of an encoded envelope; a larger one is malformed.
-	// Of a decoded one it bounds the size that its text would have, roughly. Default
+	// Of a decoded one it bounds the size that its text would have at least. Default
 	// 16 MiB, at most 1 GiB.
 	EnvelopeBytes int
 	// Depth is how deep lists and maps may nest, the envelope being 1; deeper is

@@ -101,9 +101,8 @@ func treeUint(v any) (uint64, bool) {
 	return 0, false
 }
 
-// treeMeasure walks decoded values and adds up what their text would take, roughly:
-// 8 bytes for a number. A tree may refer to one part many times, or to itself; the
-// limits end the walk.
+// treeMeasure walks decoded values and adds up what their text would take at least. A
+// tree may refer to one part many times, or to itself; the limits end the walk.
 type treeMeasure struct {
 	size, sizeLimit, depthLimit int
 	what                        string
@@ -128,7 +127,7 @@ func (m *treeMeasure) text(s string) bool {
 	if !utf8.ValidString(s) {
 		return m.fail("text that is not UTF-8")
 	}
-	return m.add(len(s) + 3)
+	return m.add(len(s) + 2)
 }
 
 // value measures v; depth is that of its container.
@@ -138,13 +137,13 @@ func (m *treeMeasure) value(v any, depth int) bool {
 	case string:
 		return m.text(x)
 	case json.Number:
-		return m.add(len(x) + 1)
+		return m.add(len(x))
 	case []uint64:
-		return m.open(depth) && m.add(8*len(x))
+		return m.open(depth) && m.add(2*max(0, len(x)-1))
 	case []int64:
-		return m.open(depth) && m.add(8*len(x))
+		return m.open(depth) && m.add(2*max(0, len(x)-1))
 	case []int:
-		return m.open(depth) && m.add(8*len(x))
+		return m.open(depth) && m.add(2*max(0, len(x)-1))
 	case []any:
 		ok := m.open(depth)
 		for i := 0; ok && i < len(x); i++ {
@@ -184,7 +183,7 @@ func (m *treeMeasure) value(v any, depth int) bool {
 		}
 		return true
 	}
-	return m.add(8)
+	return m.add(1)
 }
 
 // open enters a list or map.

@@ -468,9 +468,21 @@ func (s *Shard) announce(id uint32, stored bool, parent evict.ID) {
 
 // Each calls f for every resident block. Token holder only (under Do).
 func (s *Shard) Each(f func(key []byte, bytes int64)) {
+	s.EachLinked(func(key, _ []byte, bytes int64) { f(key, bytes) })
+}
+
+// EachLinked is Each with the key of the block's resident parent, nil for none; the
+// parent is told by policies that know chains. Keys are the shard's: copy them.
+func (s *Shard) EachLinked(f func(key, parent []byte, bytes int64)) {
+	var buf []byte // of the parent's key: two long keys would share one buffer
 	for id := uint32(1); id <= s.freshRec; id++ {
 		if st := stateOf(s.hot[id].word.Load()); st == ready || st == member {
-			f(s.keyOf(id), s.bytesOf(id))
+			var parent []byte
+			if at := s.ancestor(s.lead(id)); at != 0 {
+				buf = append(buf[:0], s.keyOf(at)...)
+				parent = buf
+			}
+			f(s.keyOf(id), parent, s.bytesOf(id))
 		}
 	}
 }

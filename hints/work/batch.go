@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,7 +49,10 @@ func (x *Executor) batch(l *lane, items []*item) {
 	}
 	x.mu.Unlock()
 	todo, coming := x.look(jobs, false)
-	x.fetch(l, todo)
+	if !x.fetch(l, todo) {
+		x.giveBack(l, coming)
+		return
+	}
 	if len(coming) > 0 {
 		x.await(coming)
 		todo, _ = x.look(coming, true)
@@ -105,8 +109,14 @@ func (x *Executor) await(jobs []job) {
 	}
 }
 
-// fetch brings blocks, a chunk after the other.
-func (x *Executor) fetch(l *lane, jobs []job) {
+// maxLost is how many chunks in a row may be lost before all that is queued for the
+// source is given up.
+const maxLost = 2
+
+// fetch brings blocks, a chunk after the other. When the source does not answer any
+// more what is left goes back to the queue, so that the source is asked for hashes
+// first, which costs less time; and fetch is false.
+func (x *Executor) fetch(l *lane, jobs []job) bool {
 	for len(jobs) > 0 {
 		n, bytes := x.cut(jobs)
 		taken, err := x.cfg.Pacer.Take(x.ctx, bytes)
@@ -114,12 +124,26 @@ func (x *Executor) fetch(l *lane, jobs []job) {
 			for _, j := range jobs {
 				x.end(j.it, hints.StageFailed, ReasonClosed, 0)
 			}
-			return
+			return false
 		}
-		x.chunk(l, jobs[:n])
+		arrived, lost, why := x.chunk(l, jobs[:n])
 		x.cfg.Pacer.Give(taken)
 		jobs = jobs[n:]
+		switch {
+		case lost == 0 || arrived > 0:
+			l.lost = 0
+		default:
+			l.lost++
+		}
+		if lost > 0 {
+			x.giveBack(l, jobs)
+			if l.lost >= maxLost {
+				x.failAll(l, nil, why)
+			}
+			return false
+		}
 	}
+	return true
 }
 
 // cut says how many of the first jobs go together: of one namespace and one kind,
@@ -150,15 +174,16 @@ func (x *Executor) cut(jobs []job) (n int, bytes int64) {
 	return n, bytes
 }
 
-// chunk fetches blocks and waits until all have arrived or failed.
-func (x *Executor) chunk(l *lane, jobs []job) {
+// chunk fetches blocks and waits until all have arrived or failed. It returns how many
+// have arrived, how many the source has not answered for, and why.
+func (x *Executor) chunk(l *lane, jobs []job) (here, lost int, why string) {
 	blocks := make([]Block, len(jobs))
 	for i, j := range jobs {
 		blocks[i] = j.b
 	}
 	move := jobs[0].it.move
-	var left atomic.Int64
-	left.Store(int64(len(jobs)))
+	var mu sync.Mutex // guards left and the results
+	left := len(jobs)
 	all := make(chan struct{})
 	x.cfg.Engine.Fetch(x.ctx, l.source, blocks, move, func(i int, a Arrival) {
 		it, bytes := jobs[i].it, jobs[i].b.Bytes
@@ -175,7 +200,15 @@ func (x *Executor) chunk(l *lane, jobs []job) {
 		default:
 			x.end(it, hints.StageCopied, "", bytes)
 		}
-		if left.Add(-1) == 0 {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case a.Reason == "":
+			here++
+		case a.Lost:
+			lost, why = lost+1, a.Reason
+		}
+		if left--; left == 0 {
 			close(all)
 		}
 	}, func(i int, reason string) { x.leave(jobs[i].it, reason) })
@@ -183,6 +216,9 @@ func (x *Executor) chunk(l *lane, jobs []job) {
 	if move {
 		x.bound(jobs)
 	}
+	mu.Lock()
+	defer mu.Unlock()
+	return here, lost, why
 }
 
 // bound gives moves of blocks that have arrived a time to end.

@@ -38,6 +38,7 @@ const (
 // Arrival is how the transfer of one block ended. Without a Reason the block is here.
 type Arrival struct {
 	Reason   string
+	Lost     bool // the source did not answer in time, or not at all
 	Existing bool // it was here before
 }
 

@@ -14,6 +14,7 @@ type lane struct {
 	ready  bool    // it is in Executor.ready
 	served bool    // a worker has it
 	queue  []*item // not begun
+	lost   int     // chunks, one after the other, of which nothing came since the source did not answer
 	// open are the items that have not ended; of two with one hash the later one.
 	open map[uint64]*item
 }
@@ -90,6 +91,24 @@ func (l *lane) take(n int) []*item {
 		it.state = working
 	}
 	return items
+}
+
+// giveBack puts jobs back to the begin of the queue.
+func (x *Executor) giveBack(l *lane, jobs []job) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	items := make([]*item, 0, len(jobs)+len(l.queue))
+	for _, j := range jobs {
+		if j.it.state == working {
+			if x.closed {
+				x.endLocked(j.it, hints.StageFailed, ReasonClosed, 0)
+				continue
+			}
+			j.it.state = queued
+			items = append(items, j.it)
+		}
+	}
+	l.queue = append(items, l.queue...)
 }
 
 // resolvedLocked tells that a source knows the block of an item.
