@@ -18,6 +18,7 @@ type Stream[T any] struct {
 	c      *conn
 	k      *call
 	frames chan T
+	first  []T   // before those in frames
 	err    error // of the end, once Next has seen it
 }
 
@@ -54,7 +55,7 @@ func (cl *Client) SubscribeOutcomes(ctx context.Context, fromEpoch, fromSequence
 	select {
 	case first := <-s.frames:
 		if first.Gap {
-			s.frames <- first // there is room: nobody else reads yet
+			s.first = append(s.first, first)
 		}
 		return s, nil
 	case <-s.k.done:
@@ -111,6 +112,10 @@ func (s *Stream[T]) take(payload []byte, gone <-chan struct{}) error {
 // subscribe again from the last one. One goroutine at a time may call Next.
 func (s *Stream[T]) Next(ctx context.Context) (T, error) {
 	var none T
+	if len(s.first) > 0 {
+		none, s.first = s.first[0], s.first[1:]
+		return none, nil
+	}
 	select {
 	case e := <-s.frames:
 		return e, nil

@@ -174,14 +174,18 @@ func (c *binaryConn) exists(s *session, id uint64) {
 func (c *binaryConn) query(s *session, id uint64) {
 	out := &c.msgs.results
 	out.Results = out.Results[:0]
+	request := c.msgs.query.RequestID
 	found := s.h.Query
-	if id := c.msgs.query.RequestID; id != "" {
-		found = func(keys [][]byte) []kvcr.QueryResult { return s.h.QueryFor(id, keys) }
+	if request != "" {
+		found = func(keys [][]byte) []kvcr.QueryResult { return s.h.QueryFor(request, keys) }
 	}
 	for _, q := range found(c.msgs.query.Keys) {
 		r := wire.Result{Status: wire.StatusMiss}
-		if q.Status == kvcr.StatusHit || q.Status == kvcr.StatusFetchable || q.Status == kvcr.StatusFetching {
+		switch {
+		case q.Status == kvcr.StatusHit:
 			r = wire.Result{Status: wire.StatusOK, Tier: uint8(q.Tier), Size: uint64(q.Bytes)}
+		case q.Status != kvcr.StatusMiss && request != "": // FETCH of the request may bring it
+			r = wire.Result{Status: wire.StatusOK, Tier: uint8(kvcr.TierRemote)}
 		}
 		out.Results = append(out.Results, r)
 	}
