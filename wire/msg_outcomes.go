@@ -119,12 +119,13 @@ const (
 	OutcomeMoved                        // these blocks are here, and the source's copies are gone
 	OutcomeKept                         // these blocks are here, and the source has kept its own
 	OutcomeRemoved                      // these blocks are gone from here
+	OutcomePresent                      // these blocks were here before
 	OutcomeFailed                       // these blocks failed
 	OutcomeEnd                          // the action has ended
 	outcomeStages
 )
 
-var outcomeStageNames = [outcomeStages]string{"accepted", "resolved", "copied", "moved", "kept", "removed", "failed", "end"}
+var outcomeStageNames = [outcomeStages]string{"accepted", "resolved", "copied", "moved", "kept", "removed", "present", "failed", "end"}
 
 // String is the stage's name, as in PROTOCOL.md, or stage(77).
 func (s OutcomeStage) String() string {

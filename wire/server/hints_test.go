@@ -271,3 +271,13 @@ func TestHintsUnsupported(t *testing.T) {
 		t.Errorf("fetch for a request: %v, %v", cs, err)
 	}
 }
+
+// The protocol's stages are the hints', by number and name.
+func TestOutcomeStages(t *testing.T) {
+	for s := hints.Stage(0); s <= hints.StageEnd+1; s++ {
+		ours, theirs := wire.OutcomeStage(s).String(), s.String()
+		if (ours == theirs) != (s <= hints.StageEnd) {
+			t.Errorf("%d is %s and %s", s, ours, theirs)
+		}
+	}
+}
