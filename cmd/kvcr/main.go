@@ -43,6 +43,7 @@ type cli struct {
 	Exists       existsCmd       `cmd:"" help:"Say which keys a node has, and their sizes."`
 	Stat         statCmd         `cmd:"" help:"Print a node's counters."`
 	Ping         pingCmd         `cmd:"" help:"Measure how long a node takes to answer."`
+	Hint         hintCmd         `cmd:"" help:"Send a router's hints to a node, and say what becomes of them."`
 	Replay       replayCmd       `cmd:"" help:"Send a trace through the engine and check every byte."`
 	Bench        benchCmd        `cmd:"" help:"Measure beside other caches, queues and policies."`
 	Sim          simCmd          `cmd:"" help:"Run the transfer protocol over a simulated network and check what it promises."`
