@@ -35,7 +35,8 @@ type Hints struct {
 	Rank int
 
 	// MaxActions bounds the kv.prefetch and kv.move that have not ended, MaxBlocks the
-	// hashes of them together: more is limit_exceeded. Default 256 and 524,288.
+	// hashes of them together, of about 250 bytes each: more is limit_exceeded. Default
+	// 256 and 524,288.
 	MaxActions, MaxBlocks int
 	// MaxInFlight is how many bytes of them may be on their way at a time. Default
 	// 64 MiB. One block larger than that goes alone.

@@ -122,8 +122,11 @@ func (e *Engine) openPeers() error {
 	cfg.Fingerprint = e.fingerprint
 	rec := &peerRecords{Records: e.records}
 	cfg.Records = rec
-	if cfg.Resolver == nil && e.hinted != nil && e.hinted.adapter != nil {
-		cfg.Resolver = e.hinted
+	if h := e.hinted; h != nil {
+		if cfg.Resolver == nil && h.adapter != nil {
+			cfg.Resolver = h
+		}
+		cfg.ResolveTimeout = h.cfg.ResolveTimeout
 	}
 	cfg.OnOutcome = func(o peer.Outcome) {
 		e.moveEnds.ended(o)

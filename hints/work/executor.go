@@ -96,7 +96,7 @@ type Config struct {
 	Engine Engine
 	Pacer  *Pacer
 	// MaxActions bounds the actions without an end, MaxBlocks their blocks; one takes
-	// about 100 bytes. Default 256 and 524,288.
+	// about 150 bytes. Default 256 and 524,288.
 	MaxActions, MaxBlocks int
 	// Sources is how many sources are worked with at a time. Default 4.
 	Sources int
@@ -159,6 +159,10 @@ func New(cfg Config) *Executor {
 	return x
 }
 
+// submitHashes is how many hashes are queued before others have their turn: those who
+// report arrivals must not wait long. 4096 take about a millisecond.
+const submitHashes = 4096
+
 // Submit queues an action. Failures: ErrLimit, ErrClosed; then its Report hears
 // nothing.
 func (x *Executor) Submit(a Action) error {
@@ -170,24 +174,46 @@ func (x *Executor) Submit(a Action) error {
 	case x.actions >= x.cfg.MaxActions, x.blocks+len(a.Hashes) > x.cfg.MaxBlocks:
 		return ErrLimit
 	}
-	l := x.lanes[a.Source]
-	if l == nil {
-		l = &lane{source: a.Source, open: map[uint64]*item{}}
-		x.lanes[a.Source] = l
-	}
-	act := &action{report: a.Report}
+	act := &action{report: a.Report, blocks: -1}
 	x.actions++
-	for _, h := range a.Hashes {
-		if l.add(x, h, waiter{act: act, move: a.Move}) {
-			act.left++
-			x.blocks++
+	x.blocks += len(a.Hashes)
+	n := 0
+	for rest := a.Hashes; len(rest) > 0; {
+		some := rest[:min(len(rest), submitHashes)]
+		rest = rest[len(some):]
+		l := x.laneLocked(a.Source)
+		for _, h := range some {
+			if l.add(x, h, waiter{act: act, move: a.Move}) {
+				n++
+			}
+		}
+		if len(rest) > 0 {
+			x.wakeLocked(l)
+			x.mu.Unlock()
+			x.mu.Lock()
+		} else if x.wakeLocked(l); x.closed {
+			x.failQueuedLocked(l)
 		}
 	}
-	if act.left == 0 {
-		x.tellLocked(news{act: act, stage: stageEmpty})
-	}
-	x.wakeLocked(l)
+	x.blocks -= len(a.Hashes) - n // which are there twice
+	x.tellLocked(news{act: act, stage: stageSubmitted, hash: uint64(n)})
 	return nil
+}
+
+func (x *Executor) laneLocked(source string) *lane {
+	l := x.lanes[source]
+	if l == nil {
+		l = &lane{source: source, open: map[uint64]*item{}}
+		x.lanes[source] = l
+	}
+	return l
+}
+
+// failQueuedLocked ends what a closed executor does not begin.
+func (x *Executor) failQueuedLocked(l *lane) {
+	for _, it := range l.take(len(l.queue)) {
+		x.endLocked(it, hints.StageFailed, ReasonClosed, 0)
+	}
 }
 
 // wakeLocked sees to it that a lane with work has a worker, now or later.
@@ -262,9 +288,7 @@ func (x *Executor) Stop() {
 	x.closed = true
 	x.stop()
 	for _, l := range x.lanes {
-		for _, it := range l.take(len(l.queue)) {
-			x.endLocked(it, hints.StageFailed, ReasonClosed, 0)
-		}
+		x.failQueuedLocked(l)
 	}
 	x.quietLocked()
 }

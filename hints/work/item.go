@@ -64,7 +64,7 @@ type moving struct {
 func (l *lane) add(x *Executor, hash uint64, w waiter) bool {
 	it := l.open[hash]
 	switch {
-	case it != nil && it.waiters[len(it.waiters)-1].act == w.act:
+	case it != nil && slices.ContainsFunc(it.waiters, func(o waiter) bool { return o.act == w.act }):
 		return false
 	case it == nil, it.state != queued && w.move && !it.move:
 		it = &item{lane: l, hash: hash, move: w.move, older: it}

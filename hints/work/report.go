@@ -13,18 +13,19 @@ const (
 	ReasonNoAnswer = "no_answer"     // the source has not said that its copy is gone
 )
 
-// action is an order that has not ended.
+// action is an order that has not ended. It belongs to who reports.
 type action struct {
 	report Report
-	left   int // blocks without an end
+	blocks int // -1 until all are queued
+	ended  int // of those
 	// Of those with an end: whether one has not failed, and why the others have.
 	survived bool
 	why      string
 	mixed    bool // for several reasons
 }
 
-// news is what there is to tell of one block, or with stageEmpty of an action without
-// blocks.
+// news is what there is to tell of one block; or, with stageSubmitted, that all blocks
+// of an action have been queued, and in place of the hash how many.
 type news struct {
 	act    *action
 	hash   uint64
@@ -34,7 +35,7 @@ type news struct {
 	final  bool
 }
 
-const stageEmpty = hints.StageAccepted
+const stageSubmitted = hints.StageAccepted
 
 // tellLocked has news reported, in order, by a goroutine of its own: reports may take
 // the time they need, and may call back.
@@ -98,17 +99,20 @@ func tellAll(batch []news) (actions, blocks int) {
 			a.report.AddBytes(n)
 			delete(bytes, a)
 		}
-		if k.stage != stageEmpty {
+		if k.stage == stageSubmitted {
+			a.blocks = int(of[0])
+		} else {
 			a.report.Report(k.stage, k.reason, of...)
 		}
 		if k.final {
 			blocks += len(of)
-			a.left -= len(of)
+			a.ended += len(of)
 			a.note(k.stage, k.reason)
 		}
-		if a.left == 0 {
+		if a.ended == a.blocks {
 			a.report.End(a.reason())
 			actions++
+			a.blocks = -1
 		}
 	}
 	return actions, blocks
