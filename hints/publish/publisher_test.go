@@ -510,10 +510,10 @@ func TestPlaceIsNotGuessed(t *testing.T) {
 		}
 	}
 	// The engine names a parent that routers do not know, whatever the host has told.
-	if err := r.table.Describe("kv", items[1].Key, keys.Description{}); err != nil {
+	if err := r.table.Describe("kv", items[1].Key, keys.Description{Tokens: []uint32{2, 3}, Media: []uint64{1}}); err != nil {
 		t.Fatal(err)
 	}
-	if b := r.p.about("kv", items[1].Key, []byte("?"), bs[1].Hash); b.described || b.hasParent {
+	if b := r.p.about("kv", items[1].Key, []byte("?"), bs[1].Hash); b.described || b.hasParent || b.local != 0 || b.tokens != nil || b.media != nil || b.size != 0 {
 		t.Errorf("%+v", b)
 	}
 	if b := r.p.about("kv", items[1].Key, nil, bs[1].Hash); !b.described || b.hasParent {
