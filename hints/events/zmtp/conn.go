@@ -95,13 +95,17 @@ func Dial(ctx context.Context, endpoint string, kind Kind, opt Options) (*Conn, 
 	return c, nil
 }
 
-// shake shakes hands over a new connection.
-func shake(nc net.Conn, kind Kind, opt Options) (*Conn, error) {
+func newConn(nc net.Conn, kind Kind, opt Options) *Conn {
 	buffer := 64 << 10
 	if kind == PUB || kind == ROUTER {
 		buffer = 1 << 10 // who connects to these sends little, and may be many
 	}
-	c := &Conn{nc: nc, br: bufio.NewReaderSize(nc, buffer), kind: kind, opt: opt}
+	return &Conn{nc: nc, br: bufio.NewReaderSize(nc, buffer), kind: kind, opt: opt}
+}
+
+// shake shakes hands over a new connection.
+func shake(nc net.Conn, kind Kind, opt Options) (*Conn, error) {
+	c := newConn(nc, kind, opt)
 	nc.SetDeadline(time.Now().Add(opt.Handshake))
 	// Both sides speak first, and a pipe holds nothing.
 	sent := make(chan error, 1)
