@@ -114,8 +114,8 @@ func shake(nc net.Conn, kind Kind, opt Options) (*Conn, error) {
 		sent <- err
 	}()
 	err := c.hear()
-	if err != nil {
-		nc.Close() // ends the Write
+	if err != nil && !errors.Is(err, ErrProtocol) {
+		nc.Close() // ends the Write, which else tells the peer why we part
 	}
 	if werr := <-sent; err == nil && werr != nil {
 		err = werr
