@@ -86,7 +86,7 @@ def do(c):
         s.set_hwm(c.get("hwm", 100000))
         if c.get("heartbeat"):
             s.setsockopt(zmq.HEARTBEAT_IVL, c["heartbeat"])
-            s.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10 * c["heartbeat"])
+            s.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2000 * c["heartbeat"])
         if "subscribe" in c:
             for t in c["subscribe"]:
                 s.subscribe(t.encode())
