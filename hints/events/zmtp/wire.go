@@ -87,7 +87,8 @@ func cutCommand(b []byte) (name string, body []byte, err error) {
 	if len(b) == 0 || len(b) < 1+int(b[0]) {
 		return "", nil, fmt.Errorf("%w: command of %d bytes has no name", ErrProtocol, len(b))
 	}
-	return string(b[1 : 1+b[0]]), b[1+b[0]:], nil
+	n := 1 + int(b[0])
+	return string(b[1:n]), b[n:], nil
 }
 
 const (

@@ -502,6 +502,7 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte{flagLong, 0, 0, 0, 0, 0, 0, 0, 1, 'x'})
 	f.Add([]byte{flagLong, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
 	f.Add(appendCommand(nil, "READY", ready(PUB, []byte("me"))))
+	f.Add(appendCommand(nil, strings.Repeat("0", 255), nil))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if name, body, err := cutCommand(in); err == nil && name == "READY" {
 			if kind, err := peerKind(body); err == nil && kind == "" {
