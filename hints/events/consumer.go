@@ -149,7 +149,7 @@ type stream struct {
 const maxRanks = 4096
 
 // NewConsumer begins to follow a publisher, which need not be there yet. Failures:
-// ErrConfig, and with Bind those of listening.
+// ErrConfig, zmtp.ErrEndpoint, and with Bind those of listening.
 func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	switch {
 	case cfg.Endpoint == "":
@@ -158,6 +158,14 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 		return nil, fmt.Errorf("%w: OnEvents is nil", ErrConfig)
 	case cfg.Normalizer.BlockSize == 0:
 		return nil, fmt.Errorf("%w: Normalizer.BlockSize is 0", ErrConfig)
+	}
+	if err := zmtp.CheckEndpoint(cfg.Endpoint); err != nil {
+		return nil, err
+	}
+	if cfg.Replay != "" {
+		if err := zmtp.CheckEndpoint(cfg.Replay); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.ReplayTimeout <= 0 {
 		cfg.ReplayTimeout = 5 * time.Second

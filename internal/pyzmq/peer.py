@@ -68,11 +68,11 @@ class Publisher:
             body = (self.topic, end, b"") if self.new else (end, b"")
             self.replay.send_multipart((client, b"") + body)
 
-    def close(self):
+    def close(self, linger=0):
         self.running = False
         self.thread.join()
-        self.pub.close(linger=0)
-        self.replay.close(linger=0)
+        self.pub.close(linger=linger)
+        self.replay.close(linger=linger)
 
 
 def endpoint(sock):

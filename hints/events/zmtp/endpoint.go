@@ -12,6 +12,13 @@ import (
 // inproc://name.
 var ErrEndpoint = errors.New("bad endpoint")
 
+// CheckEndpoint returns ErrEndpoint for an endpoint that can be neither dialled nor
+// listened at.
+func CheckEndpoint(endpoint string) error {
+	_, _, err := split(endpoint)
+	return err
+}
+
 // split returns how an endpoint is reached: network tcp, unix or inproc.
 func split(endpoint string) (network, address string, err error) {
 	scheme, rest, ok := strings.Cut(endpoint, "://")
