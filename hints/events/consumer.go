@@ -41,6 +41,11 @@ type ConsumerConfig struct {
 
 	// ReplayTimeout bounds the wait for each reply of a replay. Default 5 s.
 	ReplayTimeout time.Duration
+	// Settle is how long after connecting the publisher is asked once more what it
+	// has, unless a batch has come live by then: one that was sent between the first
+	// answer and its hearing of our subscription shows no gap until the next.
+	// Default 1 s.
+	Settle time.Duration
 	// MinBackoff and MaxBackoff bound the wait before connecting again. Defaults
 	// 50 ms and 5 s.
 	MinBackoff, MaxBackoff time.Duration
@@ -141,8 +146,9 @@ type stream struct {
 	next   uint64 // sequence expected
 	base   uint64 // added to sequences for RouterEvent.ID, so that a restart does not set it back
 	last   uint64 // hash of the batch before next
-	// liveNext is after the last batch that came live, on connection conn.
-	liveNext, conn uint64
+	// floor is what next was when the latest connection began; conn is the one that
+	// the last live batch came over.
+	floor, conn uint64
 }
 
 // maxRanks bounds the streams behind one endpoint.
@@ -169,6 +175,9 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	}
 	if cfg.ReplayTimeout <= 0 {
 		cfg.ReplayTimeout = 5 * time.Second
+	}
+	if cfg.Settle <= 0 {
+		cfg.Settle = time.Second
 	}
 	if cfg.MinBackoff <= 0 {
 		cfg.MinBackoff = 50 * time.Millisecond
@@ -264,13 +273,27 @@ func (c *Consumer) follow(conn *zmtp.Conn) {
 		return
 	}
 	c.mu.Lock()
-	c.conns++
-	number := c.conns
-	c.stats.Connects++
-	c.stats.Connected++
+	number := c.connected()
 	c.catchUp()
 	c.show()
 	c.mu.Unlock()
+
+	quiet := true // no live batch yet; guarded by mu
+	ended := make(chan struct{})
+	settled := make(chan struct{})
+	go func() {
+		defer close(settled)
+		select {
+		case <-ended:
+		case <-time.After(c.cfg.Settle):
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if quiet && c.ctx.Err() == nil {
+				c.catchUp()
+				c.show()
+			}
+		}
+	}()
 	var m zmtp.Message
 	var err error
 	for {
@@ -278,10 +301,13 @@ func (c *Consumer) follow(conn *zmtp.Conn) {
 			break
 		}
 		c.mu.Lock()
+		quiet = false
 		c.message(m.Frames, number)
 		c.show()
 		c.mu.Unlock()
 	}
+	close(ended)
+	<-settled
 	c.mu.Lock()
 	c.stats.Connected--
 	c.show()
@@ -291,7 +317,19 @@ func (c *Consumer) follow(conn *zmtp.Conn) {
 	}
 }
 
-// message takes a live message. c.mu held, as in all that follows.
+// connected begins a connection and returns its number. c.mu held, as in all that
+// follows.
+func (c *Consumer) connected() uint64 {
+	c.conns++
+	c.stats.Connects++
+	c.stats.Connected++
+	for _, s := range c.streams {
+		s.floor = s.next
+	}
+	return c.conns
+}
+
+// message takes a live message.
 func (c *Consumer) message(frames [][]byte, conn uint64) {
 	l, err := ParseLive(frames)
 	if err != nil || l.Seq == endSeq {
@@ -306,25 +344,21 @@ func (c *Consumer) message(frames [][]byte, conn uint64) {
 		return
 	}
 	if l.Seq < s.next {
-		if !s.known || l.Seq >= s.liveNext || conn == s.conn {
-			c.stats.Stale++
+		if l.Seq >= s.floor || conn == s.conn {
+			c.stats.Stale++ // by replay it was faster
 			return
 		}
-		// Publishers count up, and a new connection begins with new batches.
+		// A new connection begins with what is new.
 		c.restarted(s)
 	}
+	s.conn = conn
 	if l.Seq > s.next {
 		c.replay(s, l.Seq)
-		if c.ctx.Err() != nil {
-			return
-		}
-		if l.Seq < s.next { // it came by replay
-			s.liveNext, s.conn = l.Seq+1, conn
+		if c.ctx.Err() != nil || l.Seq < s.next { // it came by replay
 			return
 		}
 	}
 	c.apply(s, &c.live, l)
-	s.liveNext, s.conn = l.Seq+1, conn
 }
 
 // decode reads the batch and returns its stream, which of a malformed batch is a guess.
@@ -406,6 +440,6 @@ func (c *Consumer) gap(s *stream, from, to uint64, kind GapKind) {
 // restarted begins a stream anew.
 func (c *Consumer) restarted(s *stream) {
 	s.base += s.next
-	s.known, s.next, s.liveNext = false, 0, 0
+	s.known, s.next, s.floor = false, 0, 0
 	c.gap(s, 0, 0, GapRestart)
 }

@@ -164,7 +164,7 @@ func TestConsumerLibzmq(t *testing.T) {
 	for _, form := range []bool{true, false} {
 		e := newEngine(py, form, nil)
 		e.send(false, store("", 0, 1), store("", 1, 2)) // before anybody listens
-		c, x := e.follow(t, ConsumerConfig{})
+		c, x := e.follow(t, ConsumerConfig{Settle: time.Hour})
 		x.want(t, c, 1, 2)
 		e.send(false, store("", 2, 3))
 		e.send(true, store("", 3, 4), remove(1), store("", 4, 5))
@@ -249,7 +249,7 @@ func TestRestart(t *testing.T) {
 	for _, batches := range []int{0, 2, 3, 5} {
 		e := newEngine(py, true, nil)
 		e.send(false, store("", 0, 1), store("", 0, 2), store("", 0, 3))
-		c, x := e.follow(t, ConsumerConfig{})
+		c, x := e.follow(t, ConsumerConfig{Settle: 50 * time.Millisecond})
 		x.want(t, c, 1, 2, 3)
 		e.close()
 		eventually(t, "the connection ends", func() bool { return c.Stats().Connected == 0 })
@@ -344,6 +344,9 @@ func TestMessages(t *testing.T) {
 	c.ctx, c.cancel = t.Context(), func() {}
 	c.cfg.Log = discard
 	message := func(conn, seq uint64, ev ...Event) {
+		for c.conns < conn {
+			c.connected()
+		}
 		c.message([][]byte{nil, be64(seq), AppendBatch(nil, &Batch{Events: ev}, Maps)}, conn)
 	}
 	message(1, 0, store("", 0, 1))

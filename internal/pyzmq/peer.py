@@ -7,6 +7,7 @@ what they understand. Every command is answered by one line.
 import json
 import sys
 import threading
+import time
 from collections import deque
 
 import msgpack
@@ -14,6 +15,18 @@ import zmq
 
 ctx = zmq.Context()
 sockets = {}
+
+
+def bind(sock, where):
+    """Binds; a socket closed just now may still have the address for a moment."""
+    for _ in range(200):
+        try:
+            return sock.bind(where)
+        except zmq.ZMQError as e:
+            if e.errno != zmq.EADDRINUSE:
+                raise
+            time.sleep(0.01)
+    sock.bind(where)
 
 
 class Publisher:
@@ -25,14 +38,14 @@ class Publisher:
         self.seq = 0
         self.pub = ctx.socket(zmq.XPUB)  # a PUB that says who has subscribed
         self.pub.set_hwm(100000)
-        self.pub.bind(pub)
+        bind(self.pub, pub)
         self.lock = threading.Lock()
         self.asked = []
         self.mute = False
         self.skip = set()
         self.running = True
         self.replay = ctx.socket(zmq.ROUTER)
-        self.replay.bind(replay)
+        bind(self.replay, replay)
         self.thread = threading.Thread(target=self.serve)
         self.thread.start()
 
