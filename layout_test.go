@@ -45,6 +45,8 @@ var ranks = map[string]int{
 	"ucx/cuda":        10,
 	"ring":            10,
 	"ucx":             10,
+
+	"hints/events/zmtp": 9,
 }
 
 func rankOf(dir string) (int, bool) {
