@@ -94,6 +94,10 @@ type Namespace struct {
 	Policy    string
 	NewPolicy NewPolicy
 	Checksums Checksums
+	// HashRecipe names how the host program makes keys of blocks (keys.Recipe.String).
+	// It is part of the layout: two engines with different recipes would never find
+	// each other's blocks, and refuse to talk instead.
+	HashRecipe string
 	// VerifyReads makes Deliver compare blocks over 4 KiB with their checksum.
 	VerifyReads bool
 	// Watermark is the percentage of each pool (or of the bytes of the size

@@ -236,7 +236,7 @@ func (e *Engine) fingerprint(namespace string) (f [32]byte) {
 
 // Layout is what engines that exchange blocks must agree on about a namespace.
 func (ns *Namespace) Layout() wire.Layout {
-	l := wire.Layout{Kind: ns.Kind.String()}
+	l := wire.Layout{Kind: ns.Kind.String(), Recipe: ns.HashRecipe}
 	for _, p := range ns.Pools {
 		l.Pools = append(l.Pools, wire.LayoutPool{Name: p.Name, SlotBytes: uint64(p.SlotBytes)})
 	}
