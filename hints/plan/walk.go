@@ -134,10 +134,10 @@ func (w *walk) run(t *tier, stops []stop, sets []uint64) {
 			w.from = append(w.from, [len(types)]pair{})
 			end = v.fresh(t, p, end, w.active, w.m.topology.sources, false, func(slot uint32) { w.start[slot] = at })
 		}
-		if end > len(w.chain) {
+		some = !empty(w.alive) || !empty(w.active)
+		if some && end > len(w.chain) { // up to end somebody owns every edge
 			w.chain = append(w.chain, v.hashesFrom(len(w.chain), end)...)
 		}
-		some = !empty(w.alive) || !empty(w.active)
 		p = end
 	}
 }
