@@ -43,8 +43,15 @@ func (t *tier) store(slot uint32, ev *events.RouterEvent) (end outcome, left int
 	if root {
 		parent = 0
 	} else {
+		if len(ev.Blocks) > 0 {
+			// These three are waited for together, as in touch.
+			b := &ev.Blocks[0]
+			t.touched = t.nodes.touch(nodeHash(parent)) + t.nodes.touch(nodeHash(b.Hash)) +
+				t.heads.touch(headHash(false, parent, b.Local))
+		}
 		last = t.node(parent)
 	}
+	t.untouched = len(ev.Blocks)
 	o := &t.cur
 	for i := range ev.Blocks {
 		b := &ev.Blocks[i]
@@ -55,7 +62,7 @@ func (t *tier) store(slot uint32, ev *events.RouterEvent) (end outcome, left int
 			o.mine |= 1 << next
 			last = edgeOf(o.id, next)
 		} else {
-			last, end = t.storeOne(slot, root, parent, last, b, len(ev.Blocks)-i)
+			last, end = t.storeOne(slot, root, parent, last, ev.Blocks[i:])
 			if end != applied {
 				t.close(slot)
 				return end, len(ev.Blocks) - i
@@ -67,16 +74,19 @@ func (t *tier) store(slot uint32, ev *events.RouterEvent) (end outcome, left int
 	return applied, 0
 }
 
-// storeOne makes the owner of slot own the edge (parent, b.Local) to b.Hash. last is
-// an edge that leads to parent, or 0. more is how many blocks the event still has,
-// with this one.
-func (t *tier) storeOne(slot uint32, root bool, parent uint64, last edge, b *events.Block, more int) (edge, outcome) {
+// storeOne makes the owner of slot own the edge from parent of the first of rest, what
+// is left of its event. last is an edge that leads to parent, or 0.
+func (t *tier) storeOne(slot uint32, root bool, parent uint64, last edge, rest []events.Block) (edge, outcome) {
+	b := &rest[0]
 	e, dead := t.find(root, parent, b.Local, b.Hash, last)
 	if e != 0 && t.hash(e) != b.Hash {
 		return 0, conflicted // the first mapping stays
 	}
 	if e == 0 {
 		e = dead
+		if len(rest) <= t.untouched {
+			t.touch(rest)
+		}
 	}
 	known, twins := t.ownsOther(slot, b.Hash, e)
 	if known {
@@ -86,7 +96,7 @@ func (t *tier) storeOne(slot uint32, root bool, parent uint64, last edge, b *eve
 		if twins >= maxTwins {
 			return 0, conflicted
 		}
-		if e = t.add(slot, root, parent, last, b, more); e == 0 {
+		if e = t.add(slot, root, parent, last, rest); e == 0 {
 			return 0, refused
 		}
 		if twins > 0 {
@@ -97,6 +107,22 @@ func (t *tier) storeOne(slot uint32, root bool, parent uint64, last edge, b *eve
 	t.cur.live |= 1 << e.at()
 	t.cur.mine |= 1 << e.at()
 	return e, applied
+}
+
+// touchAhead is how many blocks of an event are looked up at once. Where one is new
+// the further ones mostly are, and a look at a table of some hundred MB waits for
+// memory; 16 waits fit into one another.
+const touchAhead = 16
+
+func (t *tier) touch(rest []events.Block) {
+	n := min(touchAhead, len(rest))
+	t.untouched = len(rest) - n
+	sum := uint64(0)
+	for i := 1; i < n; i++ { // the first is being waited for
+		sum += t.nodes.touch(nodeHash(rest[i].Hash))
+		sum += t.heads.touch(headHash(false, rest[i-1].Hash, rest[i].Local))
+	}
+	t.touched = sum
 }
 
 // find returns the live edge (parent, local), or 0 with a dead one that leads to hash,
@@ -188,7 +214,8 @@ func (t *tier) mineNow(slot, id uint32) uint64 {
 
 // add makes a new edge, dead as yet: at the end of last's chunk, if last is the end and there is
 // room, otherwise in a new chunk with room for the event's further blocks. It returns 0 at a limit.
-func (t *tier) add(slot uint32, root bool, parent uint64, last edge, b *events.Block, more int) edge {
+func (t *tier) add(slot uint32, root bool, parent uint64, last edge, rest []events.Block) edge {
+	b, more := &rest[0], len(rest)
 	if t.nodes.len >= t.maxEdges {
 		return 0
 	}
@@ -321,6 +348,11 @@ func (t *tier) kill(id uint32) {
 	n := c.len()
 	locals, hashes := t.blocks.of(c.base, n)
 	t.heads.remove(headHash(c.root(), c.parent, locals[0]), id)
+	sum := uint64(0)
+	for _, hash := range hashes {
+		sum += t.nodes.touch(nodeHash(hash)) // as touch
+	}
+	t.touched = sum
 	for at := range n {
 		t.nodes.remove(nodeHash(hashes[at]), uint32(edgeOf(id, at)))
 		if t.twins.Load() > 0 && t.node(hashes[at]) != 0 {

@@ -64,7 +64,9 @@ type tier struct {
 	allPairs int
 	live     int // edges that live
 
-	cur openChunk
+	cur       openChunk
+	untouched int    // how much of the event in hand touch has left
+	touched   uint64 // what touch has read, which keeps its loads
 }
 
 // chunk is a piece of a chain. Its number is its place in tier.chunks; 0 is none.
