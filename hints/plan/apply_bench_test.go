@@ -1,6 +1,8 @@
 package plan_test
 
 import (
+	"flag"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +12,8 @@ import (
 	"github.com/kvcr-go/kvcr/hints/events"
 	"github.com/kvcr-go/kvcr/hints/plan"
 )
+
+var benchBlocks = flag.Int("plan.blocks", 30_000, "blocks of each of the 64 workers of BenchmarkBeside and BenchmarkMemory")
 
 // chains deals out chains of blocks without end, each of other hashes.
 type chains struct{ n uint64 }
@@ -125,6 +129,13 @@ func fill(tb testing.TB, x *plan.Index, c *chains, workers, blocks, length int) 
 	}
 }
 
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
 // BenchmarkMemory says what an index takes for each (worker, block): for 64 workers
 // with chains of their own, and with chains that all of them have.
 func BenchmarkMemory(b *testing.B) {
@@ -134,8 +145,10 @@ func BenchmarkMemory(b *testing.B) {
 		shared bool
 	}{{"length=1000", 1000, false}, {"length=100", 100, false}, {"length=20", 20, false}, {"length=1000/shared", 1000, true}} {
 		b.Run(bm.name, func(b *testing.B) {
-			const workers, blocks = 64, 60_000
+			const workers = 64
+			blocks := *benchBlocks
 			for b.Loop() {
+				before := heap()
 				x := plan.New(plan.Config{})
 				var c chains
 				if bm.shared {
@@ -152,7 +165,10 @@ func BenchmarkMemory(b *testing.B) {
 					fill(b, x, &c, workers, blocks, bm.length)
 				}
 				st := x.Stats()
-				b.ReportMetric(float64(st.Bytes)/float64(st.Pairs[events.HostPinned]), "B/pair")
+				pairs := float64(st.Pairs[events.HostPinned])
+				b.ReportMetric(float64(st.Bytes)/pairs, "B/pair")
+				b.ReportMetric(float64(heap()-before)/pairs, "heap-B/pair")
+				runtime.KeepAlive(x)
 			}
 		})
 	}

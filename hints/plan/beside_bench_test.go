@@ -1,7 +1,6 @@
 package plan_test
 
 import (
-	"flag"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -10,8 +9,6 @@ import (
 	"github.com/kvcr-go/kvcr/hints/events"
 	"github.com/kvcr-go/kvcr/hints/plan"
 )
-
-var besideBlocks = flag.Int("plan.blocks", 30_000, "blocks of each of the 64 workers of BenchmarkBeside")
 
 // BenchmarkBeside times lookups (Plan, all targets) in an index of 64 workers: alone,
 // and while a writer applies a million block events a second. Each prompt is 1000
@@ -30,7 +27,7 @@ func BenchmarkBeside(b *testing.B) {
 	var prompts [][]uint64
 	var removes []events.RouterEvent
 	var c chains
-	for range *besideBlocks / length {
+	for range *benchBlocks / length {
 		for w := range workers {
 			chain := c.next(length)
 			if (len(prompts)+w)%97 == 0 { // some are looked up

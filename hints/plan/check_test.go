@@ -53,7 +53,7 @@ func (t *tier) check() error {
 			records++
 		}
 		locals, hashes := t.blocks.of(c.base, n)
-		if !t.heads.holds(headHash(c.root(), c.parent, locals[0]), id) {
+		if !t.heads.holds(t.headHash(c.root(), c.parent, locals[0]), id) {
 			return fmt.Errorf("chunk %d is not in heads", id)
 		}
 		if next := c.next.Load(); next != 0 {
@@ -69,7 +69,7 @@ func (t *tier) check() error {
 			edges++
 			e := edgeOf(id, at)
 			toHash[hashes[at]]++
-			if !t.nodes.holds(nodeHash(hashes[at]), uint32(e)) {
+			if !t.nodes.holds(t.nodeHash(hashes[at]), uint32(e)) {
 				return fmt.Errorf("edge %d of chunk %d is not in nodes", at, id)
 			}
 			key := checkedEdge{c.root() && at == 0, c.parent, locals[at]}

@@ -19,8 +19,9 @@ type openChunk struct {
 	was    uint64 // mine as it is written
 }
 
-// maxTwins is how many edges may lead to one hash. In a hash domain without faults it
-// is one; more than that cost every lookup.
+// maxTwins is how many edges may lead to one hash, and how many dead ones may have one
+// parent and local hash. In a hash domain without faults it is one each; all of them
+// cost every lookup that comes by.
 const maxTwins = 64
 
 // outcome says how far a Stored event came.
@@ -46,8 +47,8 @@ func (t *tier) store(slot uint32, ev *events.RouterEvent) (end outcome, left int
 		if len(ev.Blocks) > 0 {
 			// These three are waited for together, as in touch.
 			b := &ev.Blocks[0]
-			t.touched = t.nodes.touch(nodeHash(parent)) + t.nodes.touch(nodeHash(b.Hash)) +
-				t.heads.touch(headHash(false, parent, b.Local))
+			t.touched = t.nodes.touch(t.nodeHash(parent)) + t.nodes.touch(t.nodeHash(b.Hash)) +
+				t.heads.touch(t.headHash(false, parent, b.Local))
 		}
 		last = t.node(parent)
 	}
@@ -78,7 +79,7 @@ func (t *tier) store(slot uint32, ev *events.RouterEvent) (end outcome, left int
 // is left of its event. last is an edge that leads to parent, or 0.
 func (t *tier) storeOne(slot uint32, root bool, parent uint64, last edge, rest []events.Block) (edge, outcome) {
 	b := &rest[0]
-	e, dead := t.find(root, parent, b.Local, b.Hash, last)
+	e, dead, others := t.find(root, parent, b.Local, b.Hash, last)
 	if e != 0 && t.hash(e) != b.Hash {
 		return 0, conflicted // the first mapping stays
 	}
@@ -93,7 +94,7 @@ func (t *tier) storeOne(slot uint32, root bool, parent uint64, last edge, rest [
 		return 0, conflicted
 	}
 	if e == 0 {
-		if twins >= maxTwins {
+		if twins >= maxTwins || others >= maxTwins {
 			return 0, conflicted
 		}
 		if e = t.add(slot, root, parent, last, rest); e == 0 {
@@ -119,15 +120,15 @@ func (t *tier) touch(rest []events.Block) {
 	t.untouched = len(rest) - n
 	sum := uint64(0)
 	for i := 1; i < n; i++ { // the first is being waited for
-		sum += t.nodes.touch(nodeHash(rest[i].Hash))
-		sum += t.heads.touch(headHash(false, rest[i-1].Hash, rest[i].Local))
+		sum += t.nodes.touch(t.nodeHash(rest[i].Hash))
+		sum += t.heads.touch(t.headHash(false, rest[i-1].Hash, rest[i].Local))
 	}
 	t.touched = sum
 }
 
 // find returns the live edge (parent, local), or 0 with a dead one that leads to hash,
-// if there is one.
-func (t *tier) find(root bool, parent, local, hash uint64, last edge) (live, dead edge) {
+// if there is one, and the number of dead ones that do not.
+func (t *tier) find(root bool, parent, local, hash uint64, last edge) (live, dead edge, others int) {
 	look := func(e edge) bool {
 		id, at := e.chunk(), e.at()
 		if t.liveNow(id)>>at&1 != 0 {
@@ -136,6 +137,8 @@ func (t *tier) find(root bool, parent, local, hash uint64, last edge) (live, dea
 		}
 		if t.hash(e) == hash {
 			dead = e
+		} else {
+			others++
 		}
 		return false
 	}
@@ -150,29 +153,29 @@ func (t *tier) find(root bool, parent, local, hash uint64, last edge) (live, dea
 	}
 	if last != 0 {
 		if after(last) {
-			return live, 0
+			return live, 0, 0
 		}
 		if next := t.chunk(last.chunk()).next.Load(); next != 0 && last.at()+1 == t.chunk(last.chunk()).len() {
 			if t.isHead(t.chunk(next), false, parent, local) && look(edgeOf(next, 0)) {
-				return live, 0
+				return live, 0, 0
 			}
 		}
 	}
-	p := t.heads.probe(headHash(root, parent, local))
+	p := t.heads.probe(t.headHash(root, parent, local))
 	for n := p.next(); n != 0; n = p.next() {
 		if t.isHead(t.chunk(n), root, parent, local) && look(edgeOf(n, 0)) {
-			return live, 0
+			return live, 0, 0
 		}
 	}
 	if last != 0 && t.twins.Load() > 0 {
-		p := t.nodes.probe(nodeHash(parent))
+		p := t.nodes.probe(t.nodeHash(parent))
 		for n := p.next(); n != 0; n = p.next() {
 			if e := edge(n); e != last && t.hash(e) == parent && after(e) {
-				return live, 0
+				return live, 0, 0
 			}
 		}
 	}
-	return 0, dead
+	return 0, dead, others
 }
 
 // liveNow returns the edges of a chunk that live, with those of the event in hand.
@@ -189,7 +192,7 @@ func (t *tier) ownsOther(slot uint32, hash uint64, e edge) (owns bool, twins int
 	if e != 0 && t.twins.Load() == 0 {
 		return false, 0
 	}
-	p := t.nodes.probe(nodeHash(hash))
+	p := t.nodes.probe(t.nodeHash(hash))
 	for n := p.next(); n != 0; n = p.next() {
 		other := edge(n)
 		if other == e || t.hash(other) != hash {
@@ -226,7 +229,7 @@ func (t *tier) add(slot uint32, root bool, parent uint64, last edge, rest []even
 		o.locals[at], o.hashes[at] = b.Local, b.Hash
 		o.len++
 		o.c.shape.Add(1) // (A)
-		t.nodes.add(nodeHash(b.Hash), uint32(edgeOf(id, at)))
+		t.nodes.add(t.nodeHash(b.Hash), uint32(edgeOf(id, at)))
 		return edgeOf(id, at)
 	}
 	want := (min(more, chunkBlocks) + unitBlocks - 1) / unitBlocks
@@ -245,8 +248,8 @@ func (t *tier) add(slot uint32, root bool, parent uint64, last edge, rest []even
 	locals, hashes := t.blocks.of(c.base, 1)
 	locals[0], hashes[0] = b.Local, b.Hash
 	c.shape.Add(1)
-	t.nodes.add(nodeHash(b.Hash), uint32(edgeOf(n, 0)))
-	t.heads.add(headHash(root, parent, b.Local), n)
+	t.nodes.add(t.nodeHash(b.Hash), uint32(edgeOf(n, 0)))
+	t.heads.add(t.headHash(root, parent, b.Local), n)
 	if last != 0 && at == t.chunk(id).len() && t.chunk(id).next.Load() == 0 {
 		t.link(id, n)
 	}
@@ -347,14 +350,14 @@ func (t *tier) kill(id uint32) {
 	c := t.chunk(id)
 	n := c.len()
 	locals, hashes := t.blocks.of(c.base, n)
-	t.heads.remove(headHash(c.root(), c.parent, locals[0]), id)
+	t.heads.remove(t.headHash(c.root(), c.parent, locals[0]), id)
 	sum := uint64(0)
 	for _, hash := range hashes {
-		sum += t.nodes.touch(nodeHash(hash)) // as touch
+		sum += t.nodes.touch(t.nodeHash(hash)) // as touch
 	}
 	t.touched = sum
 	for at := range n {
-		t.nodes.remove(nodeHash(hashes[at]), uint32(edgeOf(id, at)))
+		t.nodes.remove(t.nodeHash(hashes[at]), uint32(edgeOf(id, at)))
 		if t.twins.Load() > 0 && t.node(hashes[at]) != 0 {
 			t.twins.Add(-1)
 		}

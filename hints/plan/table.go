@@ -205,7 +205,12 @@ func (t *table) renew(pg *page) *page {
 		return &page{groups: make([]group, 1)}
 	}
 	room := float64(pg.len+1) * 100 / fullPercent * (1.15 + 0.2*rand.Float64())
-	next := &page{groups: make([]group, 1+int(room/8))}
+	groups := 1 + int(room/8)
+	if size := groups * groupBytes; size > 32<<10 {
+		// Go gives out whole pages of 8 KiB: use the last one up.
+		groups = (size + 8<<10 - 1) / (8 << 10) * (8 << 10) / groupBytes
+	}
+	next := &page{groups: make([]group, groups)}
 	t.bytes += int64(len(next.groups)-len(pg.groups)) * groupBytes
 	for i := range pg.groups {
 		g := &pg.groups[i]
