@@ -49,6 +49,7 @@ type cli struct {
 	Sim          simCmd          `cmd:"" help:"Run the transfer protocol over a simulated network and check what it promises."`
 	Peerdemo     peerdemoCmd     `cmd:"" help:"Two processes fetch, deliver and move blocks; one is killed."`
 	PeerdemoNode peerdemoNodeCmd `cmd:"" hidden:""`
+	Routerdemo   routerdemoCmd   `cmd:"" help:"Three nodes under a router, without hints and with them."`
 	Doctor       doctorCmd       `cmd:"" help:"Say what this machine gives and what to change."`
 	Config       configCmd       `cmd:"" help:"Print every effective setting and its source."`
 	Version      versionCmd      `cmd:"" help:"Print the version."`
