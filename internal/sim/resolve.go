@@ -162,9 +162,14 @@ func (r *resolving) end() {
 			}
 		}
 	}
-	if len(items) == 0 || !d.n.alive || w.broke != "" {
-		return
+	if len(items) > 0 {
+		w.after(w.delay(), d.n, tag{kind: "resolved", a: d.to.id}, func() { r.fetch(items, expect) })
 	}
+}
+
+// fetch asks for what was resolved.
+func (r *resolving) fetch(items []wire.Wanted, expect []words) {
+	d, w := r.d, r.d.n.w
 	text := d.n.submit(d.to, wire.Transfer(min(1, r.rng.IntN(3))), slices.Clone(items), r.rng)
 	w.tracef("what was resolved: %s", text)
 	op := d.ops[d.n.lastOp]
