@@ -133,6 +133,29 @@ func TestReboundBetween(t *testing.T) {
 	}
 }
 
+// Hashes are often the first that is asked of a source: the connection that this makes
+// is as good for the blocks as one that they had made.
+func TestResolveThenFetch(t *testing.T) {
+	routes(t, func(t *testing.T, open func(*testing.T, func(*kvcr.Config)) *peerEngine, route wire.Route) {
+		a, b := open(t, resolving(nil)), open(t, nil)
+		keys := keysOf(0, 5)
+		a.deposit(t, keys)
+		gens := generations(t, b, a.endpoint, len(keys))
+		rs := wait(t, b.h.FetchFrom(keys, kvcr.FetchOptions{Sources: []string{a.endpoint}, Timeout: 10 * time.Second, Move: true, Generations: gens}))
+		for i, r := range rs {
+			if !r.OK() {
+				t.Errorf("%s: %v", keys[i], r.Reason)
+			}
+		}
+		release(rs)
+		st, _ := b.Peers().Known(a.endpoint)
+		if n := b.Peers().Stats().Dials; st.Route != route || n != 1 {
+			t.Errorf("they came over route %v, and it took %d dials; want %v and one", st.Route, n, route)
+		}
+		eventually(t, "they are moved", func() bool { return !a.h.Has(keys[4]) })
+	})
+}
+
 // In a batch of many operations, with keys asked for twice, each key goes with its own
 // generation.
 func TestGenerationsOfManyKeys(t *testing.T) {
