@@ -186,6 +186,16 @@ func TestMsgpackForms(t *testing.T) {
 			}
 		}
 	}
+	for _, in := range [][]byte{
+		append([]byte("\x82\xa7actions\x90\xa1x"), 0xa2, 0xc3, 0x28), append([]byte("\x82\xa7actions\x90"), 0xa1, 0xff, 0xc0), // text that is not UTF-8
+		append([]byte("\x82\xa7actions\x90\xa1x"), 0xdd, 0xff, 0xff, 0xff, 0xff), append([]byte("\x82\xa7actions\x90\xa1x"), 0xdf, 0xff, 0xff, 0xff, 0xff), // announced, not there
+		append([]byte("\x82\xa7actions\x90\xa1x"), 0xc6, 0xff, 0xff, 0xff, 0xff), append([]byte("\x82\xa7actions\x90\xa1x"), 0xdb, 0xff, 0xff, 0xff, 0xff),
+		append([]byte("\x82\xa7actions\x90\xa1x"), 0xc1), []byte("\x81\xa7actions\x90\x00"), []byte("\x81\xa7actions\xc0"), []byte("\x81\xa7Actions\x90"),
+	} {
+		if _, err := newFixture(t, false).d.AppendMsgpack(nil, "r", in); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%x: %v", in, err)
+		}
+	}
 	// Integers of all widths arrive.
 	f := newFixture(t, false)
 	ints := []any{uint8(200), uint16(60000), uint32(1 << 31), uint64(1 << 63), int8(1), int16(300), int32(70000), int64(1 << 40)}
