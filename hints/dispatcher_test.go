@@ -265,8 +265,12 @@ func TestLimits(t *testing.T) {
 	malformed("bytes", Limits{EnvelopeBytes: len(in)}, in, false)
 	malformed("one byte more", Limits{EnvelopeBytes: len(in) - 1}, in, true, "json", "any")
 	malformed("many bytes more", Limits{EnvelopeBytes: 4000}, in, true)
-	malformed("65536 actions", Limits{}, envelope(slices.Repeat([]string{"{}"}, MaxListedActions)...), false, "json", "msgpack", "tree", "envelope")
-	malformed("65537 actions", Limits{}, envelope(slices.Repeat([]string{"{}"}, MaxListedActions+1)...), true, "json", "msgpack", "tree", "envelope")
+	some := []string{"json", "msgpack", "tree", "envelope"}
+	if testing.Short() {
+		some = some[:1]
+	}
+	malformed("65536 actions", Limits{}, envelope(slices.Repeat([]string{"{}"}, MaxListedActions)...), false, some...)
+	malformed("65537 actions", Limits{}, envelope(slices.Repeat([]string{"{}"}, MaxListedActions+1)...), true, some...)
 
 	move := func(lim Limits, payload string, want Reason, only ...string) {
 		t.Helper()
@@ -305,7 +309,7 @@ func TestLimits(t *testing.T) {
 
 // A tree that holds itself, or one part very often, is refused in bounded time.
 func TestHostileTrees(t *testing.T) {
-	d, _ := NewDispatcher(Config{})
+	d, _ := NewDispatcher(Config{Limits: Limits{EnvelopeBytes: 1 << 18}})
 	loop := map[string]any{}
 	loop["actions"] = []any{loop}
 	if _, err := d.Submit("", loop); !errors.Is(err, ErrMalformed) {

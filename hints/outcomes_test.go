@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -188,32 +189,43 @@ func TestOutcomesConcurrent(t *testing.T) {
 	}
 }
 
-// Next ends with its context, and with Close of its reader or of the stream.
+// A Next that waits ends with an outcome, its context, and Close of its reader or of
+// the stream.
 func TestOutcomesWaitEnds(t *testing.T) {
 	h := newOutcomes(t, OutcomesConfig{})
 	ctx, cancel := context.WithCancel(soon(t))
-	end := map[string]func(*OutcomeReader){
-		"context": func(*OutcomeReader) { cancel() },
-		"reader":  func(r *OutcomeReader) { r.Close(); r.Close() },
-		"stream":  func(*OutcomeReader) { h.Close() },
-	}
-	for _, how := range []string{"context", "reader", "stream"} {
+	for _, tt := range []struct {
+		name string
+		end  func(*OutcomeReader)
+		want error
+	}{
+		{"outcome", func(*OutcomeReader) { h.Publish(Outcome{}) }, nil},
+		{"reader", func(r *OutcomeReader) { r.Close(); r.Close() }, ErrClosed},
+		{"context", func(*OutcomeReader) { cancel() }, context.Canceled},
+		{"stream", func(*OutcomeReader) { h.Close() }, ErrClosed},
+	} {
 		r, err := h.Subscribe()
 		if err != nil {
 			t.Fatal(err)
 		}
 		wait := soon(t)
-		if how == "context" {
+		if tt.name == "context" {
 			wait = ctx
 		}
+		h.waiting = false
 		done := make(chan error)
 		go func() {
 			_, err := r.Next(wait)
 			done <- err
 		}()
-		end[how](r)
-		if err := <-done; how == "context" && !errors.Is(err, context.Canceled) || how != "context" && !errors.Is(err, ErrClosed) {
-			t.Errorf("%s: %v", how, err)
+		for waiting := false; !waiting; runtime.Gosched() {
+			h.mu.Lock()
+			waiting = h.waiting
+			h.mu.Unlock()
+		}
+		tt.end(r)
+		if err := <-done; !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
 	for _, bad := range []OutcomesConfig{{Kept: -1}, {KeptHashes: -1}, {Subscriptions: -1}} {
