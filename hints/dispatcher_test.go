@@ -389,6 +389,27 @@ func TestResults(t *testing.T) {
 		`{"index":1,"action_id":"a1","message_id":"m1","action_type":"kv.x","status":"REJECTED","reason":"unsupported_action_type","detail":"no handler for \"kv.x\""}]` {
 		t.Errorf("%s %v", out, err)
 	}
+	var back []Result
+	if err := json.Unmarshal(out, &back); err != nil || !slices.Equal(back, rs[1:]) {
+		t.Errorf("%+v %v", back, err)
+	}
+	for r := range numReasons {
+		var got Reason
+		if text, _ := r.MarshalText(); got.UnmarshalText(text) != nil || got != r {
+			t.Errorf("%v reads as %v", r, got)
+		}
+	}
+	for s := range numStages {
+		var got Stage
+		if text, _ := s.MarshalText(); got.UnmarshalText(text) != nil || got != s {
+			t.Errorf("%v reads as %v", s, got)
+		}
+	}
+	for _, bad := range []interface{ UnmarshalText([]byte) error }{new(Status), new(Reason), new(Stage)} {
+		if bad.UnmarshalText([]byte("nonsense")) == nil {
+			t.Errorf("%T takes nonsense", bad)
+		}
+	}
 	dst := []Result{{Index: 99}}
 	if rs, err := f.d.AppendJSON(dst, "r", []byte("{")); len(rs) != 1 || !errors.Is(err, ErrMalformed) {
 		t.Errorf("malformed: %v %v", rs, err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -89,6 +90,13 @@ func TestEnvelopeForms(t *testing.T) {
 func FuzzEnvelope(f *testing.F) {
 	for _, s := range envelopeSeeds {
 		f.Add([]byte(s))
+	}
+	if _, err := os.Stat(vectorFile); err == nil { // loadVectors would skip the rest
+		for _, c := range loadVectors(f) {
+			if c.Input != nil {
+				f.Add([]byte(*c.Input))
+			}
+		}
 	}
 	f.Fuzz(func(t *testing.T, in []byte) { checkEnvelope(t, in) })
 }
