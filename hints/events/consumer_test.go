@@ -373,6 +373,8 @@ func TestMessages(t *testing.T) {
 	x.wantGaps(t, "malformed[3,4) restart[0,0) ")
 	message(3, 2, store("", 0, 8))
 	x.want(t, &Consumer{}, 8)
+	message(3, 0, store("", 0, 9)) // over the same connection it is only old
+	x.want(t, &Consumer{}, 8)
 	x.wantGaps(t, "malformed[3,4) restart[0,0) replay_failed[1,2) ")
 	for rank := range uint32(maxRanks + 10) {
 		b := Batch{HasRank: true, Rank: rank, Events: []Event{store("", 0, 1)}}
@@ -381,6 +383,34 @@ func TestMessages(t *testing.T) {
 	if len(c.streams) != maxRanks || c.stats.Foreign != 10 {
 		t.Errorf("%d streams, %d foreign", len(c.streams), c.stats.Foreign)
 	}
+}
+
+// Who answers with more than was asked for does not set the index back.
+func TestReplayTooMuch(t *testing.T) {
+	lossy := newLossyPublisher(t, 100)
+	lossy.replay = "inproc://too-much"
+	l, err := zmtp.Listen(lossy.replay, zmtp.ROUTER, zmtp.Options{}, func(c *zmtp.Conn) {
+		for m := new(zmtp.Message); c.Read(m) == nil; {
+			lossy.p.sendReplay(c, 0)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, x := consume(t, ConsumerConfig{Endpoint: lossy.endpoint, Replay: lossy.replay})
+	eventually(t, "subscribed", func() bool { return lossy.pub.Subscribers() == 1 })
+	lossy.publish(store("", 0, 1), true)
+	lossy.publish(remove(1), true)
+	x.want(t, c)
+	lossy.publish(store("", 0, 2), false)
+	lossy.publish(store("", 0, 3), true)
+	x.want(t, c, 2, 3)
+	x.wantGaps(t, "")
+	if st := c.Stats(); st.Stale != 2 || st.Batches != 4 {
+		t.Errorf("%+v", st)
+	}
+	c.Close()
 }
 
 func TestConsumerConfig(t *testing.T) {

@@ -146,6 +146,35 @@ func TestRouterEventRules(t *testing.T) {
 	}
 }
 
+func TestPlaneFrames(t *testing.T) {
+	e := AppendEnvelope(nil, &Envelope{Topic: "kv-events", PublisherID: 1, Sequence: 2, Payload: []byte("x")})
+	good := AppendPlaneFrames(nil, "kv-events", 1, 2, e)
+	if got, err := ParsePlaneFrames(good); err != nil || string(got.Payload) != "x" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	long := slices.Concat(good[3], []byte{0})
+	version := slices.Clone(good[3])
+	version[0] = 2
+	for name, frames := range map[string][][]byte{
+		"another publisher": AppendPlaneFrames(nil, "kv-events", 3, 2, e),
+		"another sequence":  AppendPlaneFrames(nil, "kv-events", 1, 3, e),
+		"three frames":      good[:3],
+		"short number":      {good[0], {1}, good[2], good[3]},
+		"no head":           {good[0], good[1], good[2], {1}},
+		"longer":            {good[0], good[1], good[2], long},
+		"another version":   {good[0], good[1], good[2], version},
+	} {
+		if _, err := ParsePlaneFrames(frames); !errors.Is(err, ErrFrames) {
+			t.Errorf("%s: %v, want ErrFrames", name, err)
+		}
+	}
+	for _, e := range []any{nil, list{}, dict{"topic": "a"}, dict{"topic": "a", "publisher_id": -1, "sequence": 0, "payload": []byte{}}, dict{"topic": "a", "publisher_id": 1, "sequence": 0, "payload": "text"}} {
+		if _, err := ParseEnvelope(pack(t, e)); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%v: %v, want ErrMalformed", e, err)
+		}
+	}
+}
+
 func TestSubject(t *testing.T) {
 	for _, c := range []struct {
 		s    Scope

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -133,9 +132,16 @@ func (p *Publisher) ReplayEndpoint() string {
 	return p.replay.Endpoint()
 }
 
+// ErrTooLarge: a batch exceeds what consumers take; split it. It was not sent, and has
+// no sequence.
+var ErrTooLarge = errors.New("batch too large")
+
+// maxPayload is half of what a Consumer takes by default.
+const maxPayload = 32 << 20
+
 // Publish sends a batch and returns its sequence. A batch without a time gets the
 // present one, one without a rank that of the Publisher; b is read only, and free when
-// Publish returns. Failure: ErrClosed.
+// Publish returns. Failures: ErrClosed, ErrTooLarge.
 func (p *Publisher) Publish(b *Batch) (seq uint64, err error) {
 	with := *b
 	if !with.HasRank {
@@ -144,6 +150,9 @@ func (p *Publisher) Publish(b *Batch) (seq uint64, err error) {
 	blocks := 0
 	for i := range b.Events {
 		blocks += len(b.Events[i].Hashes)
+	}
+	if len(b.Events) > MaxEvents {
+		return 0, fmt.Errorf("%w: %d events, at most %d", ErrTooLarge, len(b.Events), MaxEvents)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,9 +163,9 @@ func (p *Publisher) Publish(b *Batch) (seq uint64, err error) {
 		with.TS = float64(p.cfg.Now().UnixMicro()) / 1e6
 	}
 	p.payload = AppendBatch(p.payload[:0], &with, p.cfg.Form)
-	if len(p.payload) > math.MaxInt32 {
+	if n := len(p.payload); n > maxPayload {
 		p.payload = nil
-		return 0, fmt.Errorf("batch of %d events and %d blocks exceeds 2 GiB", len(b.Events), blocks)
+		return 0, fmt.Errorf("%w: %d events with %d blocks take %d bytes, at most %d", ErrTooLarge, len(b.Events), blocks, n, maxPayload)
 	}
 	seq = p.seq
 	var number [8]byte

@@ -208,6 +208,14 @@ func TestPublisherConfig(t *testing.T) {
 		}
 	}
 	p := newPublisher(t, PublisherConfig{Endpoint: "inproc://engine", Rank: 2})
+	for _, b := range []Batch{{Events: make([]Event, MaxEvents+1)}, {Events: []Event{remove(make([]uint64, maxPayload)...)}}} {
+		if _, err := p.Publish(&b); !errors.Is(err, ErrTooLarge) {
+			t.Errorf("a batch of %d events: %v", len(b.Events), err)
+		}
+	}
+	if seq, err := p.Publish(&Batch{}); err != nil || seq != 0 {
+		t.Errorf("the first batch is %d, %v", seq, err)
+	}
 	if p.Endpoint() != "inproc://engine_dp2" || p.ReplayEndpoint() != "" {
 		t.Errorf("endpoints %q and %q", p.Endpoint(), p.ReplayEndpoint())
 	}
@@ -217,6 +225,43 @@ func TestPublisherConfig(t *testing.T) {
 	}
 	if err := p.Close(); err != nil {
 		t.Errorf("Close again: %v", err)
+	}
+}
+
+// Within its bounds a Publisher loses nothing on the way to who listens.
+func TestPublisherKeepsUp(t *testing.T) {
+	p := newPublisher(t, PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	blocks := make(chan int, 1)
+	total := 0
+	c, err := NewConsumer(ConsumerConfig{Endpoint: p.Endpoint(), Replay: p.ReplayEndpoint(), Normalizer: NormalizerConfig{BlockSize: 16}, Settle: time.Hour,
+		OnEvents: func(events []RouterEvent) {
+			for _, ev := range events {
+				total += len(ev.Blocks) + len(ev.Hashes)
+			}
+			if events[len(events)-1].Op == Cleared {
+				blocks <- total
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	eventually(t, "subscribed", func() bool { return p.Stats().Subscribers == 1 })
+	const n = 20_000
+	b := hotBatch(1, 2)
+	for range n {
+		if _, err := p.Publish(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(t, p, Event{Kind: AllBlocksCleared})
+	within(t, 20*time.Second, "the last batch", func() {
+		if got := <-blocks; got != 2*n {
+			t.Errorf("%d blocks arrived, want %d", got, 2*n)
+		}
+	})
+	if st, pst := c.Stats(), p.Stats(); st.Replays != 1 || pst.Dropped != 0 || pst.Blocks != 2*n || pst.Batches != n+1 {
+		t.Errorf("%+v\n%+v", st, pst)
 	}
 }
 
