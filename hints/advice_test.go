@@ -227,7 +227,11 @@ func TestAdviceBounds(t *testing.T) {
 	p := a.Plan("c", "", keys, testAdapter{})
 	a.Report("c", "", keys, &p[0], []int{0}, nil, false)
 	has("bc") // 4 + 5 + a miss
-	fetch(t, a, "c", "y", 1)
+	a.Report("c", "", keysOf(7), &p[0], []int{0}, nil, false)
+	has("c")
+	fetch(t, a, "b", "x", 1)
+	has("bc")
+	fetch(t, a, "c", "y", 1, 1, 1)
 	has("c")
 	var r *Rejection
 	if err := a.Submit("c", &Transfer{Source: "tcp://z:1", Hashes: []uint64{1}}); !errors.As(err, &r) || r.Reason != LimitExceeded {
@@ -432,6 +436,45 @@ func TestAdviceModel(t *testing.T) {
 			},
 		})
 	})
+}
+
+// The memory of a set that was let go serves the next one, which has nothing of it.
+func TestHashSetAgain(t *testing.T) {
+	for round := range uint64(10) {
+		hashes := make([]uint64, 100)
+		for i := range hashes {
+			hashes[i] = round*1000 + uint64(i)
+		}
+		s := newHashSet(hashes)
+		if !s.has(round*1000+99) || round > 0 && s.has(round*1000-901) || s.has(0) != (round == 0) {
+			t.Fatalf("round %d: the set has what the one before had", round)
+		}
+		s.release()
+	}
+}
+
+// meddler changes the advice while a plan is being made.
+type meddler struct {
+	testAdapter
+	meddle func()
+}
+
+func (m meddler) ToRouter(ns string, k []byte) (uint64, bool) {
+	m.meddle()
+	return m.testAdapter.ToRouter(ns, k)
+}
+
+// A plan in the making keeps what it has begun with.
+func TestPlanKeepsItsAdvice(t *testing.T) {
+	a := newAdvice(t, AdviceConfig{})
+	fetch(t, a, "r", "a", 1, 2)
+	m := meddler{meddle: func() {
+		a.Discard("r")
+		fetch(t, a, "s", "b", 8, 9)
+	}}
+	if got := planned(a.Plan("r", "", keysOf(1, 2, 8, 9), m)); got != "a[0 1] " {
+		t.Errorf("plan %s", got)
+	}
 }
 
 func TestHashSet(t *testing.T) {

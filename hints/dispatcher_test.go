@@ -90,6 +90,60 @@ func TestRegister(t *testing.T) {
 	}
 }
 
+// A type that needs a request is not served without one, after its payload was read.
+func TestNeedsRequest(t *testing.T) {
+	d, _ := NewDispatcher(Config{})
+	Register(d, Type[int]{
+		Name: "x", Version: "1", NeedsRequest: true, Handle: func(*Call, *int) error { return nil },
+		Parse: func(_ *int, v Value, _ *Limits) error {
+			if v.Field("bad").Kind() != Absent {
+				return errors.New("bad")
+			}
+			return nil
+		},
+	})
+	in := []byte(envelope(action("x", "{}"), action("x", `{"bad":1}`)))
+	for id, want := range map[string]Reason{"": NoRequestID, "r": NoReason} {
+		rs, err := d.AppendJSON(nil, id, in)
+		if err != nil || rs[0].Reason != want || rs[1].Reason != InvalidPayload {
+			t.Errorf("request %q: %v %v", id, rs, err)
+		}
+	}
+}
+
+// AppendHashes keeps its own bound and leaves dst as it was when it fails.
+func TestAppendHashes(t *testing.T) {
+	var got []uint64
+	var err error
+	d, _ := NewDispatcher(Config{})
+	most := 3
+	Register(d, Type[int]{
+		Name: "x", Version: "1", Handle: func(*Call, *int) error { return nil },
+		Parse: func(_ *int, v Value, _ *Limits) error {
+			got, err = v.Field("h").AppendHashes([]uint64{99}, most)
+			return nil
+		},
+	})
+	for in, want := range map[string]string{
+		`[1,2,3]`: "[99 1 2 3] <nil>", `[ 1 , 2 ]`: "[99 1 2] <nil>", `[1,2,3,4]`: "[99] limit_exceeded", `[1,2,3,"x"]`: "[99] limit_exceeded",
+		`[1,"x"]`: "[99] invalid_hash", `[1,2.5]`: "[99] invalid_hash", `[1.0,2]`: "[99] invalid_hash", `[1e3]`: "[99] invalid_hash", `[1,184467440737095516150]`: "[99] invalid_hash", `[]`: "[99] missing_hashes", `null`: "[99] missing_hashes", `{}`: "[99] invalid_payload",
+	} {
+		for _, form := range []string{"json", "tree", "msgpack"} {
+			got = nil
+			if _, e, can := forms[form](&fixture{d: d}, "", []byte(envelope(action("x", `{"h":`+in+`}`)))); !can || e != nil {
+				t.Fatal(form, in, e)
+			}
+			s := fmt.Sprint(got, " <nil>")
+			if r, ok := err.(*Rejection); ok {
+				s = fmt.Sprint(got, " ", r.Reason)
+			}
+			if s != want {
+				t.Errorf("%s of %s: %s, want %s", in, form, s, want)
+			}
+		}
+	}
+}
+
 // What a handler returns, or panics with, is the answer to its action alone.
 func TestHandlerErrors(t *testing.T) {
 	f := newFixture(t, false)
@@ -211,8 +265,12 @@ func TestLimits(t *testing.T) {
 	malformed("bytes", Limits{EnvelopeBytes: len(in)}, in, false)
 	malformed("one byte more", Limits{EnvelopeBytes: len(in) - 1}, in, true, "json", "any")
 	malformed("many bytes more", Limits{EnvelopeBytes: 4000}, in, true)
-	malformed("65536 actions", Limits{}, envelope(slices.Repeat([]string{"{}"}, MaxListedActions)...), false, "json", "msgpack", "tree", "envelope")
-	malformed("65537 actions", Limits{}, envelope(slices.Repeat([]string{"{}"}, MaxListedActions+1)...), true, "json", "msgpack", "tree", "envelope")
+	some := []string{"json", "msgpack", "tree", "envelope"}
+	if testing.Short() {
+		some = some[:1]
+	}
+	malformed("65536 actions", Limits{}, envelope(slices.Repeat([]string{"{}"}, MaxListedActions)...), false, some...)
+	malformed("65537 actions", Limits{}, envelope(slices.Repeat([]string{"{}"}, MaxListedActions+1)...), true, some...)
 
 	move := func(lim Limits, payload string, want Reason, only ...string) {
 		t.Helper()
@@ -251,7 +309,7 @@ func TestLimits(t *testing.T) {
 
 // A tree that holds itself, or one part very often, is refused in bounded time.
 func TestHostileTrees(t *testing.T) {
-	d, _ := NewDispatcher(Config{})
+	d, _ := NewDispatcher(Config{Limits: Limits{EnvelopeBytes: 1 << 18}})
 	loop := map[string]any{}
 	loop["actions"] = []any{loop}
 	if _, err := d.Submit("", loop); !errors.Is(err, ErrMalformed) {
@@ -331,6 +389,27 @@ func TestResults(t *testing.T) {
 		`{"index":1,"action_id":"a1","message_id":"m1","action_type":"kv.x","status":"REJECTED","reason":"unsupported_action_type","detail":"no handler for \"kv.x\""}]` {
 		t.Errorf("%s %v", out, err)
 	}
+	var back []Result
+	if err := json.Unmarshal(out, &back); err != nil || !slices.Equal(back, rs[1:]) {
+		t.Errorf("%+v %v", back, err)
+	}
+	for r := range numReasons {
+		var got Reason
+		if text, _ := r.MarshalText(); got.UnmarshalText(text) != nil || got != r {
+			t.Errorf("%v reads as %v", r, got)
+		}
+	}
+	for s := range numStages {
+		var got Stage
+		if text, _ := s.MarshalText(); got.UnmarshalText(text) != nil || got != s {
+			t.Errorf("%v reads as %v", s, got)
+		}
+	}
+	for _, bad := range []interface{ UnmarshalText([]byte) error }{new(Status), new(Reason), new(Stage)} {
+		if bad.UnmarshalText([]byte("nonsense")) == nil {
+			t.Errorf("%T takes nonsense", bad)
+		}
+	}
 	dst := []Result{{Index: 99}}
 	if rs, err := f.d.AppendJSON(dst, "r", []byte("{")); len(rs) != 1 || !errors.Is(err, ErrMalformed) {
 		t.Errorf("malformed: %v %v", rs, err)
@@ -378,6 +457,7 @@ func TestPayloadOptions(t *testing.T) {
 		{``, Transfer{}},
 		{`,"no_retain":true,"allow_framework":false,"mode":"move"`, Transfer{NoRetain: true, NoFramework: true, Move: true}},
 		{`,"no_retain":false,"allow_framework":true,"mode":"copy"`, Transfer{}},
+		{`,"no_retain":true,"allow_framework":false,"mode":"move"`, Transfer{NoRetain: true, NoFramework: true, Move: true}},
 		{`,"allow_framework":null,"mode":null`, Transfer{}},
 		{`,"allow_framework":"false","mode":["move"]`, Transfer{}},
 		{`,"Mode":"move","scope":"independent"`, Transfer{}},
@@ -389,6 +469,12 @@ func TestPayloadOptions(t *testing.T) {
 		tt.want.Source, tt.want.Hashes, got.Hashes = "tcp://h:1", nil, nil
 		if fmt.Sprint(got) != fmt.Sprint(tt.want) {
 			t.Errorf("%s: %+v", tt.fields, got)
+		}
+	}
+	for _, bad := range []string{"null", "1", `"true"`, "[]"} {
+		rs, err := d.AppendJSON(nil, "", []byte(envelope(action(TypeMove, `{"source_control_endpoint":"tcp://h:1","block_hashes":[1],"no_retain":`+bad+`}`))))
+		if err != nil || rs[0].Reason != InvalidPayload {
+			t.Errorf("no_retain %s: %v %v", bad, rs, err)
 		}
 	}
 	rs, err := d.AppendJSON(nil, "", []byte(envelope(

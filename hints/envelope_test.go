@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -89,6 +90,13 @@ func TestEnvelopeForms(t *testing.T) {
 func FuzzEnvelope(f *testing.F) {
 	for _, s := range envelopeSeeds {
 		f.Add([]byte(s))
+	}
+	if _, err := os.Stat(vectorFile); err == nil { // loadVectors would skip the rest
+		for _, c := range loadVectors(f) {
+			if c.Input != nil {
+				f.Add([]byte(*c.Input))
+			}
+		}
 	}
 	f.Fuzz(func(t *testing.T, in []byte) { checkEnvelope(t, in) })
 }
@@ -184,6 +192,16 @@ func TestMsgpackForms(t *testing.T) {
 			if _, err := f.d.AppendMsgpack(nil, "r", in[:n]); !errors.Is(err, ErrMalformed) {
 				t.Fatalf("%x: %v", in[:n], err)
 			}
+		}
+	}
+	for _, in := range [][]byte{
+		append([]byte("\x82\xa7actions\x90\xa1x"), 0xa2, 0xc3, 0x28), append([]byte("\x82\xa7actions\x90"), 0xa1, 0xff, 0xc0), // text that is not UTF-8
+		append([]byte("\x82\xa7actions\x90\xa1x"), 0xdd, 0xff, 0xff, 0xff, 0xff), append([]byte("\x82\xa7actions\x90\xa1x"), 0xdf, 0xff, 0xff, 0xff, 0xff), // announced, not there
+		append([]byte("\x82\xa7actions\x90\xa1x"), 0xc6, 0xff, 0xff, 0xff, 0xff), append([]byte("\x82\xa7actions\x90\xa1x"), 0xdb, 0xff, 0xff, 0xff, 0xff),
+		append([]byte("\x82\xa7actions\x90\xa1x"), 0xc1), []byte("\x81\xa7actions\x90\x00"), []byte("\x81\xa7actions\xc0"), []byte("\x81\xa7Actions\x90"),
+	} {
+		if _, err := newFixture(t, false).d.AppendMsgpack(nil, "r", in); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%x: %v", in, err)
 		}
 	}
 	// Integers of all widths arrive.

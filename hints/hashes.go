@@ -101,7 +101,7 @@ func appendInts[I int | int64](dst []uint64, l []I, most int) ([]uint64, bool) {
 // appendMsgpackHashes is appendTreeHashes of a checked msgpack array.
 func appendMsgpackHashes(dst []uint64, b []byte, most int) ([]uint64, bool) {
 	s := msgpackScanner{data: b, depth: 1}
-	n, _ := s.count(1, 1, 0xdc)
+	n, _ := s.count(1, 0xdc)
 	if n > most {
 		return dst, false
 	}
@@ -131,13 +131,14 @@ func appendJSONHashes(dst []uint64, b []byte, most int) ([]uint64, bool) {
 		if b[p] == ']' {
 			return dst, true
 		}
+		// What begins without digits, or with too many of them, is no hash. A number
+		// that goes on after its digits, with one of ".eE", does so as if it were the
+		// next element, without any.
 		h, n := leadingUint(b[p:])
-		p += n
-		// A checked number goes on with one of ".eE" or ends; one that begins with
-		// none or too many digits is no hash.
-		if n == 0 || b[p] != ',' && b[p] != ']' && !isSpace(b[p]) || len(dst) == most {
+		if n == 0 || len(dst) == most {
 			return dst, false
 		}
+		p += n
 		dst = append(dst, h)
 	}
 }

@@ -114,6 +114,15 @@ func TestJSONScanner(t *testing.T) {
 	for _, s := range jsonSeeds {
 		checkJSON(t, []byte(s))
 	}
+	// Everything that text can end with or be spoiled by, at every place of a word.
+	for _, c := range []string{`"`, `\"`, `\\`, `\`, "\x00", "\x1f", "\x7f", "\x80", "é", "\xc3", "\U0001F600"} {
+		for before := range 20 {
+			for _, after := range []string{"", "x", strings.Repeat("y", 9)} {
+				checkJSON(t, []byte(`"`+strings.Repeat("a", before)+c+after+`"`))
+				checkJSON(t, []byte(`["`+strings.Repeat("a", before)+c+after+`","z"]`))
+			}
+		}
+	}
 }
 
 // Texts made of the pieces of JSON, which are valid more often than random bytes.
@@ -159,6 +168,19 @@ func FuzzJSON(f *testing.F) {
 }
 
 func TestLeadingUint(t *testing.T) {
+	for in, want := range map[string]uint64{
+		"0": 0, "9": 9, "12345678": 12345678, "123456789": 123456789, "1234567812345678": 1234567812345678, "9999999999999999999": 9999999999999999999,
+		"10000000000000000000": 10000000000000000000, "18446744073709551615": 18446744073709551615,
+	} {
+		if got, n := leadingUint([]byte(in + ",99999999")); got != want || n != len(in) {
+			t.Errorf("%s: %d of %d digits", in, got, n)
+		}
+	}
+	for _, in := range []string{"", "-1", "x", "18446744073709551616", "18446744073709551620", "20000000000000000000", "99999999999999999999", "100000000000000000000", "184467440737095516150"} {
+		if got, n := leadingUint([]byte(in)); n != 0 {
+			t.Errorf("%s: %d of %d digits, want none", in, got, n)
+		}
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		digits := rapid.StringMatching("(0|[1-9][0-9]{0,24})").Draw(t, "digits")
 		if rapid.Bool().Draw(t, "near the edge") {

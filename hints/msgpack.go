@@ -6,10 +6,9 @@ import (
 )
 
 // msgpackScanner checks msgpack (github.com/msgpack/msgpack, spec.md) and says where
-// its values lie. Text must be UTF-8. Lengths are believed only as far as bytes have
-// come, so that a short input cannot make anybody reserve much. (That is why this is
-// not a library: DecodeInterface of vmihailenco/msgpack v5.4.1 asks for 64 GiB when 14
-// bytes announce a list of 2^32-1.)
+// its values lie. Text must be UTF-8. Nothing is reserved for lengths that are
+// announced. (That is why this is not a library: DecodeInterface of vmihailenco/msgpack
+// v5.4.1 asks for 64 GiB when 14 bytes announce a list of 2^32-1.)
 type msgpackScanner struct {
 	data  []byte
 	pos   int
@@ -137,8 +136,8 @@ func (s *msgpackScanner) text() (item, bool) {
 	return it, true
 }
 
-// count reads the header of a map or array, whose elements have at least size bytes.
-func (s *msgpackScanner) count(depth, size int, wide byte) (int, bool) {
+// count reads the header of a map or array; wide is its first byte with a length field.
+func (s *msgpackScanner) count(depth int, wide byte) (int, bool) {
 	if depth > s.depth {
 		return 0, s.fail(tooDeep(s.depth))
 	}
@@ -150,16 +149,13 @@ func (s *msgpackScanner) count(depth, size int, wide byte) (int, bool) {
 		n = int(b & 0x0f)
 		s.pos++
 	}
-	if ok && (len(s.data)-s.pos)/size < n {
-		ok = s.fail("cut short")
-	}
 	return n, ok
 }
 
 // object checks the map that begins at pos; f checks the value of each field. Names may
 // be values of any kind.
 func (s *msgpackScanner) object(depth int, f func(name item) bool) bool {
-	n, ok := s.count(depth, 2, 0xde)
+	n, ok := s.count(depth, 0xde)
 	for ; ok && n > 0; n-- {
 		var name item
 		if name, ok = s.value(depth); ok {
@@ -171,7 +167,7 @@ func (s *msgpackScanner) object(depth int, f func(name item) bool) bool {
 
 // list checks the array that begins at pos; f checks each element.
 func (s *msgpackScanner) list(depth int, f func() bool) bool {
-	n, ok := s.count(depth, 1, 0xdc)
+	n, ok := s.count(depth, 0xdc)
 	for ; ok && n > 0; n-- {
 		ok = f()
 	}

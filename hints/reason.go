@@ -1,6 +1,9 @@
 package hints
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Status is the answer to one action.
 type Status uint8
@@ -24,6 +27,21 @@ func (s Status) String() string {
 
 // MarshalText returns String.
 func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (s *Status) UnmarshalText(text []byte) error {
+	return named(s, text, []string{"", Accepted.String(), Rejected.String()})
+}
+
+// named sets v to the place of a name among all names.
+func named[V ~uint8](v *V, text []byte, names []string) error {
+	i := slices.Index(names, string(text))
+	if i < 0 {
+		return fmt.Errorf("%q is none of %q", cut(string(text)), names)
+	}
+	*v = V(i)
+	return nil
+}
 
 // Reason says why an action was rejected: a closed set, fit for metric labels.
 type Reason uint8
@@ -59,6 +77,9 @@ func (r Reason) String() string {
 
 // MarshalText returns String.
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (r *Reason) UnmarshalText(text []byte) error { return named(r, text, reasonNames[:]) }
 
 // Rejection is the error by which a parser or a handler rejects its action for a
 // reason of the contract. Any other error of a parser is InvalidPayload, any other of

@@ -59,14 +59,12 @@ func (t *Tracker) Accept(c *Call, hashes []uint64) (*Tracked, error) {
 			a.hashes = append(a.hashes, h)
 		}
 	}
+	a.mu.Lock() // Close may find it once it is open, but ends it after this
+	defer a.mu.Unlock()
 	if err := t.enter(a); err != nil {
 		return nil, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.ended { // by Close, in between
-		a.publishLocked(StageAccepted, "", a.hashes)
-	}
+	a.publishLocked(StageAccepted, "", a.hashes)
 	return a, nil
 }
 
