@@ -119,7 +119,7 @@ func (e *Engine) openPeers() error {
 		ns.print = wire.Fingerprint(ns.cfg.Layout().Describe())
 	}
 	cfg := p.config()
-	cfg.Fingerprint = e.fingerprint
+	cfg.Fingerprint, cfg.Namespace = e.fingerprint, e.likelyNamespace()
 	rec := &peerRecords{Records: e.records}
 	cfg.Records = rec
 	if h := e.hinted; h != nil {
@@ -208,6 +208,17 @@ func (e *Engine) sharedMemory() bool {
 		}
 	}
 	return false
+}
+
+// likelyNamespace is the one that peers fetch from first, as far as anybody can tell:
+// what can be shared needs the more preparation.
+func (e *Engine) likelyNamespace() string {
+	for _, ns := range e.list {
+		if _, ok := ns.payload.FD(); ok {
+			return ns.cfg.Name
+		}
+	}
+	return e.list[0].cfg.Name
 }
 
 // closePeers ends the node: operations are aborted, and claims of peers end.

@@ -78,6 +78,9 @@ type Config struct {
 	Resolver Resolver
 	// ResolveTimeout is all the time that Resolve has. Default 5 s.
 	ResolveTimeout time.Duration
+	// Namespace is the one whose blocks will most likely be asked for: connections that
+	// Resolve makes are made for it, as far as routes care (shm). Default none.
+	Namespace string
 	// Pinner lends blocks of the host program to sources. nil: none.
 	Pinner Pinner
 	// OnOutcome hears how moves ended. It must not block.
@@ -182,6 +185,9 @@ func (c *Config) check() error {
 	}
 	if len(c.Name) > wire.MaxName {
 		bad("Name", fmt.Sprintf("%d bytes", len(c.Name)), fmt.Sprintf("use at most %d", wire.MaxName))
+	}
+	if len(c.Namespace) > wire.MaxName {
+		bad("Namespace", fmt.Sprintf("%d bytes", len(c.Namespace)), fmt.Sprintf("use at most %d", wire.MaxName))
 	}
 	if len(c.Advertise) > wire.MaxName {
 		bad("Advertise", fmt.Sprintf("%d bytes", len(c.Advertise)), fmt.Sprintf("use at most %d", wire.MaxName))

@@ -73,7 +73,7 @@ type destCall struct {
 
 func newDestLink(n *Node, endpoint, network, addr string) *destLink {
 	l := &destLink{
-		node: n, endpoint: endpoint, network: network, addr: addr,
+		node: n, endpoint: endpoint, network: network, addr: addr, wantNS: n.cfg.Namespace,
 		ops: map[OpID]*destWork{}, posts: map[item]*posted{}, calls: map[uint64]*destCall{}, failed: map[Incarnation]wire.Routes{},
 		quarantine: map[item]int64{}, resolves: map[*resolveCall]struct{}{}, resolving: make(chan struct{}, destResolves),
 	}

@@ -24,11 +24,11 @@ type Resolution struct {
 //
 // What must hold:
 //
-//	R4  Each hash is answered in its place, by the answer to the request that named it:
+//	H1  Each hash is answered in its place, by the answer to the request that named it:
 //	    an id is used for one part of the list and never again.
-//	R5  An answer counts once, and only when it names this process and the one at the
+//	H2  An answer counts once, and only when it names this process and the one at the
 //	    other end of the connection.
-//	R6  A request is repeated until it is answered: with backoff, and at once on a new
+//	H3  A request is repeated until it is answered: with backoff, and at once on a new
 //	    connection. Window requests at most are without an answer.
 type Resolving struct {
 	self   Incarnation

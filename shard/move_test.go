@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kvcr-go/kvcr/shard/evict"
 )
@@ -639,6 +641,9 @@ func TestLend(t *testing.T) {
 		if _, _, res := s.Lend(s.hash(k), k, got.Generation+1); res != MoveGeneration {
 			t.Errorf("Lend of another generation: %v", res)
 		}
+		if o, ok := s.Look(s.hash(k), k); !ok || !reflect.DeepEqual(o, got.Outline) {
+			t.Errorf("Look says %+v, Lend %+v", o, got.Outline)
+		}
 	}
 	expect(ks[0], nil, 0)
 	expect(ks[1], ks[0], 1)
@@ -669,6 +674,9 @@ func TestLend(t *testing.T) {
 			t.Fatalf("part %d: %v, %+v", i, res, got)
 		}
 		groups[got.Group()] = true
+		if o, ok := s.Look(puts[i].Hash, puts[i].Key); !ok || !reflect.DeepEqual(o, got.Outline) {
+			t.Errorf("part %d: Look says %+v, Lend %+v", i, o, got.Outline)
+		}
 		if i < 2 {
 			pieces := s.PiecesOf(c)
 			if got.Size != 192 || !bytes.Equal(got.Pools, []byte{1, 0}) || !got.HasSum || got.Sum != s.sumOf(c) || len(pieces) != 2 {
@@ -685,6 +693,67 @@ func TestLend(t *testing.T) {
 	if len(groups) != 1 {
 		t.Errorf("parts of one group have numbers %v", groups)
 	}
+	purge(t, s, l)
+}
+
+// Look waits for nobody who holds the token, leaves no claim, and is no access.
+func TestLook(t *testing.T) {
+	s := newTest(t, rig{pools: []Pool{{256, 16}}})
+	l := newLane(t, s)
+	k, hash := key(1), s.hash(key(1))
+	if _, ok := s.Look(hash, k); ok {
+		t.Error("found what nobody has put")
+	}
+	mustPut(t, l, k, pattern(k, 0, 200))
+	id := s.lookup(hash, k)
+	s.Do(func() { s.tick(5) })
+	last, now := s.hot[id].last.Load(), s.now.Load()
+	looked := make(chan bool)
+	s.Do(func() {
+		go func() {
+			o, ok := s.Look(hash, k)
+			looked <- ok && o.Size == 200 && o.Parts == 1 && o.Part == 0
+		}()
+		select {
+		case ok := <-looked:
+			if !ok {
+				t.Error("it is not there, or another")
+			}
+		case <-time.After(5 * time.Second):
+			t.Error("Look waits for the token")
+			go func() { <-looked }()
+		}
+	})
+	if s.hot[id].last.Load() != last || s.now.Load() != now {
+		t.Error("Look counts as an access")
+	}
+	if n := s.Claims(); n != 0 {
+		t.Errorf("%d claims are left", n)
+	}
+	// While a value is overwritten in place only the token holder can tell.
+	s.Do(func() {
+		w := s.hot[id].word.Load()
+		s.hot[id].word.Store(withState(w, filling, 0))
+		go func() {
+			_, ok := s.Look(hash, k)
+			looked <- ok
+		}()
+		time.Sleep(5 * time.Millisecond) // for it to have looked by itself
+		s.hot[id].word.Store(w)
+	})
+	if !<-looked {
+		t.Error("a key is not found while its value is overwritten")
+	}
+	// And while the bucket changes that a missing key would be in.
+	head, other := s.index.first(hash), 2
+	for s.index.first(s.hash(key(other))) != head {
+		other++
+	}
+	s.Do(func() { head.head.Add(1) })
+	if _, ok := s.Look(s.hash(key(other)), key(other)); ok {
+		t.Error("found what nobody has put")
+	}
+	s.Do(func() { head.head.Add(^uint64(0)) })
 	purge(t, s, l)
 }
 
