@@ -138,7 +138,7 @@ func upTo(n int) []uint32 {
 	return tokens
 }
 
-// One known answer that needs no file beside the repository.
+// A few known answers that need no file beside the repository.
 func TestKnownHashes(t *testing.T) {
 	h := Hasher{BlockSize: 4, Seed: BlockSeed("", "")}
 	want := []events.Block{
@@ -149,6 +149,12 @@ func TestKnownHashes(t *testing.T) {
 	tokens := upTo(14)
 	if got := h.AppendBlocks(nil, tokens, nil); !slices.Equal(got, want) {
 		t.Errorf("blocks %v, want %v", got, want)
+	}
+	if got := BlockSeed("adapter-a", ""); got != 8842669519798868182 {
+		t.Errorf("seed under an adapter %d", got)
+	}
+	if got := BlockSeed("", "tenant-a"); got != 1948188790972764086 {
+		t.Errorf("seed of a tenant %d", got)
 	}
 	// The same in two steps, the second of which continues the first.
 	got := h.AppendBlocks(nil, tokens[:5], nil)

@@ -15,7 +15,7 @@ type TableConfig struct {
 	// Styles says for each namespace how its keys hold hashes. Keys of other
 	// namespaces are none that routers know.
 	Styles map[string]Style
-	// MaxKeys caps the keys held; see ErrIncomplete. Default 1<<25, at most 1<<31.
+	// MaxKeys caps the keys held; see ErrIncomplete. Default 1<<25, at most 1<<30.
 	MaxKeys int
 	// MaxPending caps the descriptions of blocks that are not resident, and
 	// PendingAge how long one is kept: beyond either the oldest are dropped.
@@ -36,7 +36,7 @@ type TableConfig struct {
 // an order.
 //
 // For each key it holds 64 bytes and its place in a map, about 100 bytes in all
-// (longer keys than 41 bytes beside that); a description takes 56 more, and 4 for
+// (longer keys than 41 bytes beside that); a description takes 48 more, and 4 for
 // each token. None of it has pointers for the garbage collector to follow.
 //
 // Invariants: index[h] begins the chain of all keys with hash h, in no order; a key
@@ -98,8 +98,8 @@ func NewTable(cfg TableConfig) (*Table, error) {
 	if cfg.MaxKeys == 0 {
 		cfg.MaxKeys = 1 << 25
 	}
-	if cfg.MaxKeys < 0 || cfg.MaxKeys > 1<<31 {
-		return nil, &Error{"TableConfig.MaxKeys", cfg.MaxKeys, "0 to 1<<31", "give at least as many as the engine has blocks"}
+	if cfg.MaxKeys < 0 || cfg.MaxKeys > 1<<30 {
+		return nil, &Error{"TableConfig.MaxKeys", cfg.MaxKeys, "0 to 1<<30", "give at least as many as the engine has blocks"}
 	}
 	t := &Table{spaces: map[string]*space{}, index: map[uint64]uint32{}, long: map[uint32]string{}, maxKeys: cfg.MaxKeys}
 	for name, style := range cfg.Styles {
@@ -110,7 +110,10 @@ func NewTable(cfg TableConfig) (*Table, error) {
 		t.spaces[name] = s
 		t.byOrder = append(t.byOrder, s)
 	}
-	return t, t.descriptions.init(cfg)
+	if err := t.descriptions.init(cfg); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // Effect is what a change of a key means to routers.
@@ -335,7 +338,6 @@ func (t *Table) Removed(namespace string, key []byte, tier events.Tier) (uint64,
 func (t *Table) leave(id uint32, tiers uint8) uint8 {
 	e := t.entries.at(id)
 	e.tiers &^= tiers
-	e.seen &^= tiers
 	for other := t.index[e.hash]; other != 0; other = t.entries.at(other).next {
 		if other != id {
 			tiers &^= t.entries.at(other).tiers

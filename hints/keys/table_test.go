@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -173,6 +175,34 @@ func TestForeignKeys(t *testing.T) {
 	if s := tab.Stats(); s.Keys != 0 || s.Foreign != 8 || s.Pending != 0 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// What the documentation says of the memory that a key takes.
+func TestSizes(t *testing.T) {
+	if n := unsafe.Sizeof(entry{}); n != 64 {
+		t.Errorf("an entry has %d bytes", n)
+	}
+	if n := unsafe.Sizeof(record{}); n != 48 {
+		t.Errorf("a description has %d bytes", n)
+	}
+	const keys = 1 << 16
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	tab := table(t, nil)
+	before := heap()
+	for i := range uint64(keys) {
+		tab.Stored("a", digestOf(i*0x9e3779b97f4a7c15, 1), dram)
+	}
+	if each := (heap() - before) / keys; each < 64 || each > 130 {
+		t.Errorf("a key takes %d bytes", each)
+	} else {
+		t.Logf("a key takes %d bytes", each)
+	}
+	runtime.KeepAlive(tab)
 }
 
 func TestTableConfig(t *testing.T) {

@@ -6,12 +6,12 @@ import "github.com/kvcr-go/kvcr/hints/events"
 // say about it besides.
 type Event struct {
 	// Worker, Tier, Domain, Owner and ID are always set. Stored has a chain of
-	// Blocks; without Described their Local is 0 or without use. Cleared has no tier:
-	// it is about all.
+	// Blocks. Cleared has no tier: it is about all.
 	events.RouterEvent
 
 	// Described: the local hash of every block is known, and its place: after Parent,
-	// or with HasParent false at the root. Without it, HasParent false means nothing.
+	// or with HasParent false at the root. Without it Local is 0, there are no Tokens
+	// and no Media, and HasParent false means nothing.
 	Described bool
 	// Tokens of the blocks, BlockSize for each, one after the other; none if those of
 	// any block are not known. Eagle: one more at the end, since the window of each

@@ -273,6 +273,9 @@ func (p *Publisher) about(namespace string, key, parent []byte, hash uint64) blo
 	// resident ones only.
 	root := told && parent == nil || d.HasLocal && d.Local == hash
 	b.described = d.HasLocal && (b.hasParent || root)
+	if !b.described { // a router that indexed the rest would do so in the wrong place
+		b.local, b.tokens, b.size, b.media = 0, nil, 0, nil
+	}
 	return b
 }
 

@@ -503,12 +503,21 @@ func TestPlaceIsNotGuessed(t *testing.T) {
 	r.router.waitFor(bs[2].Hash)
 	r.deposit(items[:1], kvcr.DepositOptions{}) // its hashes are the same: a root
 	r.router.waitFor(bs[0].Hash, bs[2].Hash)
-	r.router.mu.Lock()
-	defer r.router.mu.Unlock()
+	r.stop()
 	for _, ev := range r.router.heard[1:] {
 		if want := ev.Blocks[0] == bs[0]; ev.Described != want || ev.HasParent {
 			t.Errorf("%+v", ev)
 		}
+	}
+	// The engine names a parent that routers do not know, whatever the host has told.
+	if err := r.table.Describe("kv", items[1].Key, keys.Description{Tokens: []uint32{2, 3}, Media: []uint64{1}}); err != nil {
+		t.Fatal(err)
+	}
+	if b := r.p.about("kv", items[1].Key, []byte("?"), bs[1].Hash); b.described || b.hasParent || b.local != 0 || b.tokens != nil || b.media != nil || b.size != 0 {
+		t.Errorf("%+v", b)
+	}
+	if b := r.p.about("kv", items[1].Key, nil, bs[1].Hash); !b.described || b.hasParent {
+		t.Errorf("%+v: the host has told that it begins a chain", b)
 	}
 }
 
