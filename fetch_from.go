@@ -409,6 +409,9 @@ func (a *asking) begin(until peer.Time) {
 			return
 		}
 	}
+	if a.from.drop {
+		f.e.records.watchBrought(a.op)
+	}
 	f.e.node.Submit(a.from.endpoint, s, a.settle)
 }
 
@@ -417,7 +420,7 @@ func (a *asking) settle(s peer.Settle) {
 	f, at := a.f, a.at[s.Index]
 	f.e.moveEnds.answered(a.op, s.Index, s.Status)
 	if s.Status == wire.StatusOK {
-		f.arrived(at, a.from, s.Existing)
+		f.arrived(at, s.Existing, a.from.drop && f.e.records.hasBrought(a.op, s.Index))
 	}
 	f.mu.Lock()
 	why := s.Status
@@ -445,6 +448,9 @@ func (a *asking) settle(s peer.Settle) {
 	}
 	delete(f.running, a.op)
 	f.mu.Unlock()
+	if a.from.drop {
+		f.e.records.unwatchBrought(a.op)
+	}
 	if f.targets != nil {
 		f.e.records.UnbindTargets(a.op)
 	}
@@ -491,8 +497,8 @@ func (f *fetching) end(missing []int) {
 }
 
 // arrived answers keys whose block is here, or in the first one's target; the others
-// are as long. It was here before (existing), or came from that source.
-func (f *fetching) arrived(at []int, from *fetchSource, existing bool) {
+// are as long. It was here before (existing), or is not to be kept (drop).
+func (f *fetching) arrived(at []int, existing, drop bool) {
 	if f.targets != nil {
 		for _, i := range at[1:] { // while the first one's memory is ours to read
 			copy(f.targets[i].Dst, f.targets[at[0]].Dst)
@@ -510,7 +516,7 @@ func (f *fetching) arrived(at []int, from *fetchSource, existing bool) {
 			v.Release()
 			f.op.settle(i, Result{Existing: existing})
 		default:
-			v.drop = from.drop && !existing
+			v.drop = drop
 			if !f.op.settle(i, Result{View: v}) {
 				v.Release()
 			}

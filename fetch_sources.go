@@ -97,7 +97,7 @@ func (f *fetching) advised(absent []int) {
 	for _, p := range h.plan(a.request, f.ns, a.keys) {
 		a := a
 		a.plan = p
-		s := fetchSource{endpoint: p.Source, ownedOnly: f.opt.OwnedOnly || p.NoFramework || h.cfg.OwnedOnly, drop: p.NoRetain, advice: &a}
+		s := fetchSource{endpoint: p.Source, ownedOnly: f.opt.OwnedOnly || p.NoFramework || h.cfg.OwnedOnly, drop: p.NoRetain && f.targets == nil, advice: &a}
 		only := func(keys []int) []bool {
 			set := make([]bool, len(f.keys))
 			for _, j := range keys {

@@ -307,3 +307,28 @@ func TestNoRetain(t *testing.T) {
 		t.Errorf("the source has %d", n)
 	}
 }
+
+// A block that somebody deposits while it is being fetched is the depositor's.
+func TestNoRetainMeetsDeposit(t *testing.T) {
+	a, b := openHinted(t, nil), openHinted(t, nil)
+	keys := keysOf(0, 2)
+	a.deposit(t, keys)
+	r := openRelay(t, a.endpoint)
+	r.hold(true)
+	b.advise("r", hints.Transfer{Source: r.endpoint, Hashes: hashesOf(0, 2), NoRetain: true})
+	op := b.h.FetchFrom(keys, kvcr.FetchOptions{RequestID: "r"})
+	eventually(t, "memory is reserved for it", func() bool { return b.Peers().Stats().Posted == 2*64<<10 })
+	other, err := b.Handle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := other.Deposit(keys[0], payload("block-0", 64<<10)); err != nil {
+		t.Fatal(err)
+	}
+	r.hold(false)
+	release(wait(t, op))
+	if !b.h.Has(keys[0]) || b.h.Has(keys[1]) {
+		t.Error("the deposited block has left, or the other has not")
+	}
+}

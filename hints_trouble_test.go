@@ -150,6 +150,9 @@ func TestMoveOfWhatDoesNotFit(t *testing.T) {
 	b.is(id, 0, hints.StageMoved, "")
 	b.is(id, 1, hints.StageFailed, "too_large")
 	b.is(id, 2, hints.StageFailed, "bad_layout") // another block has the key here
+	id = b.order(hints.TypePrefetch, a.endpoint, 2)
+	b.end(id, 0)
+	b.is(id, 2, hints.StageFailed, "bad_layout")
 	if a.served() != 1 || a.has(keysOf(1, 3)) != 2 {
 		t.Errorf("%d blocks were served", a.served())
 	}

@@ -3,6 +3,7 @@ package kvcr_test
 import (
 	"bytes"
 	"testing"
+	"time"
 
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/hints"
@@ -88,6 +89,22 @@ func TestPrefetchTakesNoPins(t *testing.T) {
 	b.end(id, 0)
 	b.is(id, 1, hints.StageFailed, "not_found")
 	b.is(id, 2, hints.StageCopied, "")
+	// Nor when the source's own block goes between resolution and transfer.
+	b = openHinted(t, func(c *kvcr.Config) { c.Hints.YieldAbove, c.Hints.YieldFor = 1, time.Minute })
+	r := openRelay(t, a.endpoint)
+	r.hold(true)
+	if err := a.h.Deposit([]byte("lent-1"), payload("own", 64<<10)); err != nil {
+		t.Fatal(err)
+	}
+	a.deposit(t, keysOf(3, 6))
+	op := b.h.FetchFrom(keysOf(2, 6), kvcr.FetchOptions{Sources: []string{r.endpoint}, OwnedOnly: true})
+	id = b.order(hints.TypePrefetch, r.endpoint, 1)
+	eventually(t, "it is resolved and waits", func() bool { return b.stats().Bytes > 0 })
+	a.h.Delete([]byte("lent-1"))
+	r.hold(false)
+	release(wait(t, op))
+	b.end(id, 0)
+	b.is(id, 1, hints.StageFailed, "not_found")
 	if n := fw.asked.Load(); n != 0 {
 		t.Errorf("the framework was asked %d times", n)
 	}

@@ -174,6 +174,30 @@ func TestSnapshotNamesParents(t *testing.T) {
 	}
 }
 
+// A group that was removed is in no snapshot, though a View keeps its bytes.
+func TestSnapshotOfRemovedGroup(t *testing.T) {
+	e := open(t, chained(32, nil))
+	h := handle(t, e)
+	parts := group(0, "a", "b", "c")
+	allOK(t, "group", h.DepositGroup(parts, DepositOptions{}))
+	s := subscribe(t, e, 0)
+	for _, at := range []int{0, 1, 2} { // the View is of any part
+		v, ok := h.Get(parts[at].Key)
+		if !ok {
+			t.Fatalf("%s is a miss", parts[at].Key)
+		}
+		h.Delete(parts[0].Key)
+		if entries, err := s.Snapshot(); err != nil || len(entries) != 0 {
+			t.Errorf("under a View of part %d: %d entries, %v", at, len(entries), err)
+		}
+		v.Release()
+		if entries, err := s.Snapshot(); err != nil || len(entries) != 0 {
+			t.Errorf("after it: %d entries, %v", len(entries), err)
+		}
+		allOK(t, "group", h.DepositGroup(parts, DepositOptions{}))
+	}
+}
+
 // truth is what is resident, asked from the engine itself when all is quiet.
 func truth(t testing.TB, e *Engine) map[string]bool {
 	t.Helper()

@@ -34,6 +34,9 @@ type Records struct {
 	slots     map[peer.Slot]*inSlot
 	inbound   inbounds
 	targets   map[peer.OpID][]peer.Span
+	// brought are, of operations that asked for it, the items whose bytes have become
+	// a block.
+	brought map[peer.OpID]map[int]bool
 }
 
 var (
@@ -48,7 +51,7 @@ func (e *Engine) Records() *Records { return e.records }
 func newRecords(e *Engine) *Records {
 	return &Records{
 		e: e, claims: map[peer.Claim]*lentBlock{}, slots: map[peer.Slot]*inSlot{},
-		inbound: inbounds{ops: map[peer.OpID]*inbound{}, waiting: map[waited][]shard.Child{}}, targets: map[peer.OpID][]peer.Span{},
+		inbound: inbounds{ops: map[peer.OpID]*inbound{}, waiting: map[waited][]shard.Child{}}, targets: map[peer.OpID][]peer.Span{}, brought: map[peer.OpID]map[int]bool{},
 	}
 }
 

@@ -3,7 +3,9 @@ package work
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -249,8 +251,10 @@ func TestJoins(t *testing.T) {
 // A source without an answer costs what is queued for it, and holds up nobody.
 func TestDeadSource(t *testing.T) {
 	f := newFake()
+	var questions atomic.Int64
 	f.resolve = func(ctx context.Context, source string, hashes []uint64) (out []Block, _ string) {
 		if source == "dead" {
+			questions.Add(1)
 			<-ctx.Done()
 			return nil, "timeout"
 		}
@@ -277,6 +281,9 @@ func TestDeadSource(t *testing.T) {
 		if r.reason != "timeout" {
 			t.Error(r.reason)
 		}
+	}
+	if n := questions.Load(); n > 3 {
+		t.Errorf("it was asked %d times", n)
 	}
 	// One that answers nonsense is no better.
 	f.resolve = func(context.Context, string, []uint64) ([]Block, string) { return []Block{}, "" }
@@ -393,4 +400,28 @@ func TestClose(t *testing.T) {
 	fetching.is(1, hints.StageFailed, ReasonClosed)
 	fetching.is(2, hints.StageFailed, ReasonClosed)
 	held[0].arrived(0, Arrival{})
+}
+
+// News that gathers is told together, each block's in its order, and the end last.
+func TestNewsInOrder(t *testing.T) {
+	r := newRecord(t)
+	act := &action{report: r, blocks: -1}
+	say := func(hash uint64, stage hints.Stage, final bool) news {
+		return news{act: act, hash: hash, stage: stage, bytes: 1, final: final}
+	}
+	actions, blocks := tellAll([]news{
+		say(1, hints.StageMoved, true), // it has arrived earlier
+		say(2, hints.StageCopied, false), say(3, hints.StageResolved, false), say(2, hints.StageMoved, true), say(3, hints.StageCopied, false),
+		say(3, hints.StageMoved, true), {act: act, stage: stageSubmitted, hash: 3},
+	})
+	if actions != 1 || blocks != 3 || r.bytes != 6 {
+		t.Errorf("%d actions and %d blocks have ended, %d bytes", actions, blocks, r.bytes)
+	}
+	for h, want := range map[uint64][]hints.Stage{
+		1: {hints.StageMoved}, 2: {hints.StageCopied, hints.StageMoved}, 3: {hints.StageResolved, hints.StageCopied, hints.StageMoved},
+	} {
+		if !slices.Equal(r.stages[h], want) {
+			t.Errorf("%d: %v", h, r.stages[h])
+		}
+	}
 }

@@ -83,16 +83,9 @@ func tellAll(batch []news) (actions, blocks int) {
 		hashes[k] = append(hashes[k], n.hash)
 		bytes[n.act] += n.bytes
 	}
-	// What is said of a block comes before its end, and all that before the action's.
-	slices.SortStableFunc(order, func(a, b kind) int {
-		if a.final != b.final {
-			if a.final {
-				return 1
-			}
-			return -1
-		}
-		return int(a.stage) - int(b.stage)
-	})
+	// Stages are numbered in their order: what is said of a block comes before its end,
+	// and all of it before the action's.
+	slices.SortStableFunc(order, func(a, b kind) int { return int(a.stage) - int(b.stage) })
 	for _, k := range order {
 		a, of := k.act, hashes[k]
 		if n := bytes[a]; n > 0 {
