@@ -20,6 +20,7 @@ const module = "github.com/kvcr-go/kvcr"
 var ranks = map[string]int{
 	"cmd/kvcr":        50,
 	"bench":           40,
+	"bench/page":      45,
 	"node":            38,
 	"node/web":        36,
 	"wire/server":     35,

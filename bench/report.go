@@ -198,7 +198,7 @@ func (rep *Report) Rows() []Row {
 	}
 	if rep.Conditions != nil {
 		c := *rep.Conditions
-		c.LeftOut, c.Workers = rep.LeftOut, rep.workers
+		c.LeftOut, c.Workers = append(c.LeftOut, rep.LeftOut...), max(c.Workers, rep.workers)
 		rows = append(rows, c.row(rep.Suite))
 	}
 	return rows

@@ -48,9 +48,10 @@ type drawnBars struct {
 }
 
 type drawnGroup struct {
-	Name string
-	At   float64
-	Bars []drawnBar
+	Name      string
+	At        float64
+	Top, Base float64 // of its bars
+	Bars      []drawnBar
 }
 
 type drawnBar struct {
@@ -92,6 +93,7 @@ func (c *bars) draw() (d drawnBars, ok bool) {
 		if g.name == "" {
 			y -= groupSpace - sideSpace
 		}
+		out.Top = y - 3
 		for _, b := range g.bars {
 			at := x.at(b.value)
 			out.Bars = append(out.Bars, drawnBar{
@@ -105,6 +107,7 @@ func (c *bars) draw() (d drawnBars, ok bool) {
 			}
 			y += barStep
 		}
+		out.Base = y - (barStep - barRise) + 3
 		d.Groups = append(d.Groups, out)
 	}
 	d.Base = y + 2

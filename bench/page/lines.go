@@ -28,7 +28,7 @@ type point struct{ x, y, lo, hi float64 }
 
 // Geometry of a line chart.
 const (
-	lineWidth, lineRise = 640.0, 360.0 // of the whole drawing
+	lineWidth, lineRise = 520.0, 310.0 // of the whole drawing
 	bottomSpace         = 48.0
 	topSpace            = 12.0
 	rightSpace          = 26.0 // half of the last label of the x axis fits
@@ -91,9 +91,9 @@ func (l *lines) draw() (d drawnLines, ok bool) {
 		widest = max(widest, textWidth(t.label))
 	}
 	const gap = 8
-	d.YLabelAt = fontSize                       // its middle
-	d.Left = 2*fontSize + gap + widest + gap    // label, gap, ticks, gap
-	d.XLabelAt = d.Height - bottomSpace/2 + gap // below the ticks
+	d.YLabelAt = fontSize                    // its middle
+	d.Left = 2*fontSize + gap + widest + gap // label, gap, ticks, gap
+	d.XLabelAt = d.Height - fontSize*0.7     // below the ticks
 
 	x := scale{log: l.xLog, from: d.Left, to: d.Right, lo: slices.Min(xs), hi: slices.Max(xs)}
 	xTicks := l.xTicks
@@ -105,6 +105,7 @@ func (l *lines) draw() (d drawnLines, ok bool) {
 		}
 		x.lo, x.hi = xTicks[0].value, xTicks[len(xTicks)-1].value
 	}
+	xTicks = slices.DeleteFunc(slices.Clone(xTicks), func(t tick) bool { return t.value < x.lo || t.value > x.hi })
 	if x.lo == x.hi { // one place: in the middle
 		if l.xLog {
 			x.lo, x.hi = x.lo/2, x.hi*2

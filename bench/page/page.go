@@ -52,11 +52,10 @@ type pageData struct {
 // Write shows rows, in the schema of the bench suites, as one HTML page.
 func Write(w io.Writer, all []bench.Row) error {
 	var data pageData
-	st := &styles{}
 	for _, s := range inOrder(all) {
 		rs := rows(all).where(func(r bench.Row) bool { return r.Suite == s.name })
 		sec := section{Name: s.name, Title: s.title}
-		f := &figures{styles: st}
+		f := &figures{styles: &styles{}}
 		for _, r := range rs.named(bench.RunName) {
 			c, err := bench.ConditionsOf(r)
 			if err != nil {

@@ -102,8 +102,8 @@ func short(v float64) string {
 		return trim(v/1e9) + " G"
 	case a >= 1e6:
 		return trim(v/1e6) + " M"
-	case a >= 1e4:
-		return trim(v/1e3) + " k"
+	case a >= 1000:
+		return number(v) // with commas
 	}
 	return trim(v)
 }

@@ -9,18 +9,18 @@ import (
 type style struct {
 	ours  bool
 	limit bool
-	n     int // of the implementation, on the whole page
+	n     int // of the implementation, within its suite
 }
 
 // colours beside ours and that of limits: the page has a class for each.
-const colours = 7
+const colours = 8
 
 func (s style) class() string {
 	switch {
 	case s.ours:
 		return fmt.Sprintf("s-ours d%d", s.n)
 	case s.limit:
-		return fmt.Sprintf("s-limit d%d", 1+s.n%dashes)
+		return fmt.Sprintf("s-limit d%d", 1+s.n%(dashes-1)) // never solid
 	}
 	return fmt.Sprintf("s-%d d%d", s.n%colours, s.n/colours%dashes)
 }
@@ -47,7 +47,7 @@ func (s style) mark(x, y, r float64) string {
 	return fmt.Sprintf("M%.1f %.1fa%.1f %.1f 0 1 0 %.1f 0a%.1f %.1f 0 1 0 %.1f 0z", x-r, y, r, r, 2*r, r, r, -2*r)
 }
 
-// styles gives each implementation of a page its style, in order of appearance.
+// styles gives each implementation of a suite its style, in order of appearance.
 type styles struct{ numbers map[string]int }
 
 // of is the style of an implementation: one name of KVCR, a limit of the machine,

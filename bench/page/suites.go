@@ -3,6 +3,7 @@ package page
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/kvcr-go/kvcr/bench"
 )
@@ -62,18 +63,15 @@ func engineFigures(rs rows, f *figures) {
 	compared := rs.named("get-view", "get-copy", "mix")
 	for _, size := range compared.values("size") {
 		of := compared.with("size", size)
-		c := bars{label: each}
+		// A chart for each question: times differ too much for one scale.
 		for _, q := range different(of, engineQuestion) {
-			g := group{name: q}
-			for _, r := range of {
-				if engineQuestion(r) == q {
-					g.bars = append(g.bars, barOf(f.styles, r, megaOps))
-				}
+			g := group{}
+			for _, r := range of.where(func(r bench.Row) bool { return engineQuestion(r) == q }) {
+				g.bars = append(g.bars, barOf(f.styles, r, megaOps))
 			}
 			sortBars(g.bars, true)
-			c.groups = append(c.groups, g)
+			f.bars(fmt.Sprintf("Values of %s, %s", say(of[0], "size"), q), "", bars{label: each, groups: []group{g}})
 		}
-		f.bars("Throughput beside other caches, values of "+say(of[0], "size"), "", c)
 	}
 	for _, op := range []string{"put", "deliver"} {
 		copies := rs.named(op)
@@ -93,7 +91,7 @@ func engineFigures(rs rows, f *figures) {
 			"The limit is Go's copy between the same buffers and memory of the same kind, without a cache.", l)
 	}
 	curves := rs.named("get-latency-curve")
-	l := curveChart("ns", "time from when a get was due")
+	l := curveChart("time from when a get was due")
 	for _, r := range different(curves, func(r bench.Row) string { return r.Impl + "|" + text(r, "beside") }) {
 		of := curves.where(func(x bench.Row) bool { return x.Impl+"|"+text(x, "beside") == r })
 		name, s := of[0].Impl+", alone", f.styles.of(of[0].Impl)
@@ -117,11 +115,11 @@ func dashedHalf(s style) int {
 func engineQuestion(r bench.Row) string {
 	switch r.Name {
 	case "get-view":
-		return "read by reference (get-view)"
+		return "read by reference"
 	case "get-copy":
-		return "read into a buffer (get-copy)"
+		return "read into a buffer"
 	}
-	return fmt.Sprintf("mix, %s reads", say(r, "read"))
+	return fmt.Sprintf("%s reads, else writes", say(r, "read"))
 }
 
 // impl are the rows of one implementation.
@@ -169,7 +167,14 @@ func replayFigures(rs rows, f *figures) {
 	for _, k := range keys.values("keys") {
 		g := group{name: fmt.Sprintf("%s, capacity %s of the keys", k, say(keys[0], "capacity"))}
 		for _, r := range keys.with("keys", k) {
-			g.bars = append(g.bars, barOf(f.styles, r, spread))
+			b := barOf(f.styles, r, spread)
+			if r.Impl == "belady" {
+				b.style = limit(0)
+			}
+			if n := policyNames[r.Impl]; n != "" {
+				b.name = n
+			}
+			g.bars = append(g.bars, b)
 		}
 		sortBars(g.bars, true)
 		c.groups = append(c.groups, g)
@@ -225,7 +230,7 @@ func nodeFigures(rs rows, f *figures) {
 		}
 		f.lines("Bandwidth of reads, "+placed[pin], "", l)
 		curves := rs.named("get-latency-curve").with("pin", pin)
-		c := curveChart("us", "time from when a get was due")
+		c := curveChart("time from when a get was due")
 		for _, impl := range curves.impls() {
 			c.series = append(c.series, curveSeries(impl, f.styles.of(impl), curves.impl(impl)))
 		}
@@ -234,7 +239,8 @@ func nodeFigures(rs rows, f *figures) {
 }
 
 func peerFigures(rs rows, f *figures) {
-	fetches := rs.named("fetch-bandwidth")
+	// What was measured twice, to know the noise, is in the table.
+	fetches := rs.named("fetch-bandwidth").where(func(r bench.Row) bool { return !strings.HasSuffix(r.Impl, "-again") })
 	way := func(r bench.Row) string {
 		route := text(r, "route")
 		if n := text(r, "net"); n != "" {
@@ -278,7 +284,7 @@ func peerFigures(rs rows, f *figures) {
 		f.bars(q.title, "", c)
 	}
 	curves := rs.named("fetch-latency-curve")
-	l := curveChart("us", "time of a fetch")
+	l := curveChart("time of a fetch")
 	for i, route := range curves.values("route") {
 		l.series = append(l.series, curveSeries("route "+route, nth(i), curves.with("route", route)))
 	}
@@ -342,11 +348,8 @@ var nines = []float64{50, 90, 99, 99.9, 99.99, 99.999}
 
 func nine(percentile float64) float64 { return -math.Log10(1 - percentile/100) }
 
-func curveChart(unit, what string) lines {
-	if unit == "us" {
-		unit = "µs"
-	}
-	l := lines{xLabel: "percentile, by nines", yLabel: what + ", " + unit, yLog: true}
+func curveChart(what string) lines {
+	l := lines{xLabel: "percentile, by nines", yLabel: what + ", µs", yLog: true}
 	for _, p := range nines {
 		l.xTicks = append(l.xTicks, tick{nine(p), trim(p) + " %"})
 	}
@@ -359,9 +362,18 @@ func curveSeries(name string, s style, rs rows) series {
 	out := series{name: name, style: s}
 	for _, r := range rs {
 		if p, ok := num(r, "percentile"); ok && p < 100 {
-			v, lo, hi := spread(r)
+			v, lo, hi := micros(r)
 			out.points = append(out.points, point{nine(p), v, lo, hi})
 		}
 	}
 	return out
+}
+
+// micros is a time in microseconds, which curves are drawn in.
+func micros(r bench.Row) (v, lo, hi float64) {
+	v, lo, hi = spread(r)
+	if r.Unit == "ns" {
+		return v / 1e3, lo / 1e3, hi / 1e3
+	}
+	return v, lo, hi
 }

@@ -13,7 +13,11 @@ type table struct {
 	Name, Unit, Better string
 	Params, Impls      []string
 	Lines              []tableLine
+	// Long ones are shown when asked for.
+	Long bool
 }
+
+const longTable = 16 // lines; arbitrary
 
 type tableLine struct {
 	Params []string
@@ -62,5 +66,6 @@ func tableOf(rs rows) table {
 		}
 		t.Lines = append(t.Lines, line)
 	}
+	t.Long = len(t.Lines) > longTable
 	return t
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,6 +76,25 @@ func suitesOf(root *kong.Node) (suites []*kong.Node) {
 // commandLine is what was typed, without the program's name.
 type commandLine []string
 
+// outputFlags say what becomes of the figures, and are no part of what made them.
+var outputFlags = []string{"--json", "--report", "--compare", "--profile-dir", "--quiet"}
+
+// measured is the command that made the figures.
+func (args commandLine) measured() string {
+	out := []string{"kvcr"}
+	for i := 0; i < len(args); i++ {
+		name, _, joined := strings.Cut(args[i], "=")
+		if slices.Contains(outputFlags, name) {
+			if !joined && name != "--quiet" {
+				i++ // its value
+			}
+			continue
+		}
+		out = append(out, args[i])
+	}
+	return strings.Join(out, " ")
+}
+
 // Run runs the suite that was asked for: suites have no Run of their own. It prints
 // and writes what was found, also when it ended early.
 func (c *benchCmd) Run(e *env, k *kong.Context, args commandLine) error {
@@ -116,7 +136,7 @@ func (c *benchCmd) suite(e *env, name string, s benchSuite, args commandLine) (r
 		Progress: func(what string) { p.say("%s", what) },
 	}
 	here := bench.Here("/")
-	here.Command, here.Revision = "kvcr "+strings.Join(args, " "), versionText()
+	here.Command, here.Revision = args.measured(), versionText()
 	here.Quick, here.Smoke, here.Profiles = c.Quick, c.Smoke, c.Profile
 	if len(c.Profile) > 0 {
 		if o.Profiles, err = bench.StartProfiles(name, filepath.Join(c.ProfileDir, name), c.Profile); err != nil {

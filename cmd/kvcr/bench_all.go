@@ -90,11 +90,17 @@ func (c *benchCmd) inChild(ctx context.Context, e *env, exe, suite, results stri
 
 // childArgs are the flags that suites have in common, less those of the output.
 func (c *benchCmd) childArgs(suite, results string) []string {
-	args := []string{"bench", suite, "--json", results, "--runs", strconv.Itoa(c.Runs)}
-	for flag, given := range map[string]bool{"--quick": c.Quick, "--smoke": c.Smoke, "--quiet": c.Quiet} {
-		if given {
-			args = append(args, flag)
+	args := []string{"bench", suite, "--json", results}
+	for _, f := range []struct {
+		name  string
+		given bool
+	}{{"--quick", c.Quick}, {"--smoke", c.Smoke}, {"--quiet", c.Quiet}} {
+		if f.given {
+			args = append(args, f.name)
 		}
+	}
+	if c.Runs != 0 {
+		args = append(args, "--runs", strconv.Itoa(c.Runs))
 	}
 	if len(c.Profile) > 0 {
 		args = append(args, "--profile", strings.Join(c.Profile, ","), "--profile-dir", c.ProfileDir)
