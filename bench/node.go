@@ -491,15 +491,8 @@ func startServer(ctx context.Context, o NodeOptions, dir, name string, pinned bo
 	if pinned && (name == ours || name == implNet) {
 		env = append(env, "GOMAXPROCS=1")
 	}
-	p.cmd = exec.CommandContext(ctx, exe, args...)
-	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(unix.SIGTERM) }
-	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = env, &p.log, &p.log
-	if err := p.cmd.Start(); err != nil {
+	if err := p.launch(ctx, exe, args, env, at); err != nil {
 		return nil, err
-	}
-	if err := p.await(at); err != nil {
-		err = errors.Join(err, p.stop())
-		return nil, fmt.Errorf("%w; it said: %s", err, strings.TrimSpace(p.log.String()))
 	}
 	if pinned {
 		if err := pinProcess(p.cmd.Process.Pid, cpuAt(0)); err != nil {
@@ -507,6 +500,21 @@ func startServer(ctx context.Context, o NodeOptions, dir, name string, pinned bo
 		}
 	}
 	return p, nil
+}
+
+// launch starts the process and waits until it listens at addr.
+func (p *process) launch(ctx context.Context, exe string, args, env []string, addr string) error {
+	p.cmd = exec.CommandContext(ctx, exe, args...)
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(unix.SIGTERM) }
+	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = env, &p.log, &p.log
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	if err := p.await(addr); err != nil {
+		err = errors.Join(err, p.stop())
+		return fmt.Errorf("%w; it said: %s", err, strings.TrimSpace(p.log.String()))
+	}
+	return nil
 }
 
 // await waits until something listens.

@@ -86,6 +86,14 @@ func sample() []bench.Row {
 			}
 		}
 	}
+	for _, trace := range []string{"conversation", "synthetic"} {
+		add("trace", "took", "of the window", bench.Lower, "kvcr", 1.01, "trace", trace, "speed", 120.0)
+		for i, stage := range []string{"issue-lag", "queue-wait", "lookup", "store", "scheduled-to-finished"} {
+			for k, p := range percentiles {
+				add("trace", "request", "us", bench.Lower, "kvcr", 200*float64(1+i)*float64(int(1)<<k), "trace", trace, "speed", 120.0, "stage", stage, "percentile", p)
+			}
+		}
+	}
 	for _, size := range []float64{256 << 10, 1 << 20, 2 << 20} {
 		for i, impl := range []string{"kvcr", "kvcr-again", "copy", "copy-streaming", "copy-parallel"} {
 			add("peer", "fetch-bandwidth", "GB/s", bench.Higher, impl, 9+float64(i), "size", size, "route", "shm")
@@ -117,7 +125,7 @@ func sample() []bench.Row {
 		}
 	}
 	add("new-suite", "speed & <size>", "things/s", bench.Higher, "kvcr", 3, "case", "a < b")
-	for _, suite := range []string{"engine", "ring", "replay", "node", "peer", "hints", "plan"} {
+	for _, suite := range []string{"engine", "ring", "replay", "node", "trace", "peer", "hints", "plan"} {
 		c := bench.Conditions{
 			Command: "kvcr bench " + suite, Date: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Revision: "v1.2.3-4-gabcdef0", Go: "go1.24.0 amd64",
 			CPU: "A Processor 9000", CPUs: 2, MemoryBytes: 24 << 30, Kernel: "6.18.0", HugePages: "transparent: madvise", Load: "0.10 0.20 0.30", Workers: 2,

@@ -21,6 +21,7 @@ var suites = []suite{
 	{"ring", "Command ring", ringFigures},
 	{"replay", "Hit ratios", replayFigures},
 	{"node", "Node, over the network", nodeFigures},
+	{"trace", "Traces against a node, open loop", traceFigures},
 	{"peer", "Between nodes", peerFigures},
 	{"hints", "Hints", everyFigure},
 	{"plan", "Planner", planFigures},
@@ -236,6 +237,40 @@ func nodeFigures(rs rows, f *figures) {
 		}
 		f.lines("Latency of a 64 B GET at half of redis's throughput, open loop, "+placed[pin], "", c)
 	}
+}
+
+// stageNames are the parts of a request's time, for people.
+var stageNames = map[string]string{
+	"issue-lag": "until accepted (issue lag)", "queue-wait": "in its lane's queue", "lookup": "lookup and reads", "store": "writes of what was missing", "scheduled-to-finished": "from scheduled to finished",
+}
+
+func traceFigures(rs rows, f *figures) {
+	requests := rs.named("request")
+	play := func(r bench.Row) string {
+		return fmt.Sprintf("%s at %s times its speed", text(r, "trace"), say(r, "speed"))
+	}
+	for _, p := range different(requests, play) {
+		of := requests.where(func(r bench.Row) bool { return play(r) == p })
+		l := curveChart("time of a request")
+		for i, stage := range of.values("stage") {
+			s := nth(i)
+			if stage == "scheduled-to-finished" {
+				s = f.styles.of("kvcr")
+			}
+			l.series = append(l.series, curveSeries(stageNames[stage], s, of.with("stage", stage)))
+		}
+		f.lines("Where the time of a request goes: "+p, "", l)
+	}
+	took := rs.named("took")
+	c := bars{label: "time until all had ended, of the window in which they came (up to 1.1 it has kept up)"}
+	g := group{}
+	for _, r := range took {
+		b := barOf(f.styles, r, spread)
+		b.name = fmt.Sprintf("%s, %s x", text(r, "trace"), say(r, "speed"))
+		g.bars = append(g.bars, b)
+	}
+	c.groups = append(c.groups, g)
+	f.bars("Whether the node keeps up", "", c)
 }
 
 func peerFigures(rs rows, f *figures) {

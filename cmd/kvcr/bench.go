@@ -39,6 +39,7 @@ type benchCmd struct {
 	Ring   benchRingCmd   `cmd:"" help:"The command ring, beside a channel and the queues of xsync."`
 	Replay benchReplayCmd `cmd:"" help:"Hit ratios on traces and keys, beside LRU, S3-FIFO and Belady's bound."`
 	Node   benchNodeCmd   `cmd:"" help:"A node, beside redis-server, memcached and a plain server, where they are installed."`
+	Trace  benchTraceCmd  `cmd:"" help:"Traces against a whole node, each request at its time: waits, services, and whether it keeps up."`
 	Peer   benchPeerCmd   `cmd:"" help:"Fetches between two processes, beside plain copies, plain sockets and ucx_perftest."`
 
 	All benchAllCmd `cmd:"" help:"All suites, each in a process of its own."`

@@ -36,15 +36,39 @@ type benchReplayCmd struct {
 }
 
 func (c *benchReplayCmd) measure(e *env, o bench.Options) (*bench.Report, error) {
-	var traces []*trace.Trace
-	for _, name := range splitList(c.Trace) {
+	traces, err := openTraces(c.Trace)
+	if err != nil {
+		return nil, err
+	}
+	return bench.Policy(e.ctx, o, traces)
+}
+
+func openTraces(names string) (traces []*trace.Trace, err error) {
+	for _, name := range splitList(names) {
 		tr, err := openTrace(name, "stop")
 		if err != nil {
 			return nil, err
 		}
 		traces = append(traces, tr)
 	}
-	return bench.Policy(e.ctx, o, traces)
+	return traces, nil
+}
+
+type benchTraceCmd struct {
+	Trace string    `default:"conversation,synthetic" placeholder:"NAME,..." help:"Traces, as for kvcr replay."`
+	Speed []float64 `placeholder:"TIMES,..." help:"How many times as fast as they were recorded requests come; default 120."`
+}
+
+func (c *benchTraceCmd) measure(e *env, o bench.Options) (*bench.Report, error) {
+	traces, err := openTraces(c.Trace)
+	if err != nil {
+		return nil, err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return bench.Trace(e.ctx, bench.TraceOptions{Options: o, Exe: exe, Traces: traces, Speeds: c.Speed})
 }
 
 type benchNodeCmd struct {
