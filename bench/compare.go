@@ -84,7 +84,7 @@ func change(old, new Row) Change {
 // it may be.
 func WriteCompare(w io.Writer, old, new []Row) error {
 	changes, onlyOld, onlyNew := Compare(old, new)
-	rows := [][]string{{"", "impl", "old", "new", "delta", "p", ""}}
+	rows := [][]string{{"", "impl", "old", "new", "", "delta", "p", ""}}
 	few := 0
 	count := map[bool]map[string]int{true: {}, false: {}} // ours or not
 	for _, c := range changes {
@@ -92,13 +92,13 @@ func WriteCompare(w io.Writer, old, new []Row) error {
 		if !math.IsNaN(c.Delta) {
 			delta = fmt.Sprintf("%+.1f %%", c.Delta)
 		}
-		rows = append(rows, []string{c.Row.Title(), c.Row.Impl, Number(c.Old), Number(c.New), delta, fmt.Sprintf("%.3f", c.P), c.Verdict})
+		rows = append(rows, []string{c.Row.Title(), c.Row.Impl, Number(c.Old), Number(c.New), c.Row.Unit, delta, fmt.Sprintf("%.3f", c.P), c.Verdict})
 		count[isOurs(c.Row.Impl)][c.Verdict]++
 		if c.TooFew {
 			few++
 		}
 	}
-	if err := WriteColumns(w, "llrrrrl", rows); err != nil {
+	if err := WriteColumns(w, "llrrlrrl", rows); err != nil {
 		return err
 	}
 	say := func(format string, args ...any) error {
