@@ -44,7 +44,10 @@ func TestPageOfOddRows(t *testing.T) {
 	odd := func(suite, name, impl string, value float64, params map[string]any) bench.Row {
 		return bench.Row{Suite: suite, Name: name, Impl: impl, Value: value, Runs: []float64{value}, Unit: "x", Better: bench.Higher, Params: params}
 	}
+	instant := odd("ring", "round-trip", "kvcr", 5, map[string]any{"batch": 1.0})
+	instant.Runs = []float64{0, 10} // no rate, on an axis that has no place for it
 	html := written(t, []bench.Row{
+		instant,
 		odd("engine", "get-view", "kvcr", 0, map[string]any{"size": 64.0}), // no time at all: no rate
 		odd("engine", "put", "kvcr", 5, nil),
 		odd("engine", "get-latency-curve", "kvcr", 5, map[string]any{"beside": "none", "percentile": 100.0}),
@@ -53,8 +56,8 @@ func TestPageOfOddRows(t *testing.T) {
 		odd("mine", "loss", "kvcr", -3, map[string]any{"deep": map[string]any{"a": 1}}),
 		odd("mine", "zero", "kvcr", 0, nil),
 	})
-	if n := strings.Count(html, "<svg class=\"chart\""); n != 2 { // the plan and the zero
-		t.Errorf("%d charts, want 2", n)
+	if n := strings.Count(html, "<svg class=\"chart\""); n != 3 { // the plan, the zero and what took no time once
+		t.Errorf("%d charts, want 3", n)
 	}
 	if strings.Contains(html, "NaN") || strings.Contains(html, "Inf") {
 		t.Error("a value that is no number got into the page")
