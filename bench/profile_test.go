@@ -34,6 +34,16 @@ func work(ctx context.Context, t *testing.T, d time.Duration) {
 	}
 }
 
+// burn takes that much time of a processor, or a little more.
+func burn(d time.Duration) {
+	before := ownUse().CPU
+	for ownUse().CPU-before < d {
+		for i := range 1 << 16 {
+			_ = mix64(uint64(i))
+		}
+	}
+}
+
 // Every sample says of which suite it is; those of time say who was at work, the
 // engine's owners among them.
 func TestProfilesAreLabelled(t *testing.T) {
@@ -42,7 +52,11 @@ func TestProfilesAreLabelled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	Labelled(context.Background(), "mine", RoleGenerator, func(ctx context.Context) { work(ctx, t, 500*time.Millisecond) })
+	Labelled(context.Background(), "mine", RoleGenerator, func(ctx context.Context) {
+		work(ctx, t, 400*time.Millisecond)
+		pprof.SetGoroutineLabels(context.Background())
+		burn(200 * time.Millisecond) // as an owner does, which says nothing of the suite
+	})
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)
 	}
