@@ -47,6 +47,7 @@ var ranks = map[string]int{
 	"ucx":                10,
 	"hints/work":         21,
 	"hints/events/zmtp":  9,
+	"bench/page":         45,
 }
 
 func rankOf(dir string) (int, bool) {

@@ -83,7 +83,7 @@ func run(e *env, args []string) (code int) {
 		kong.Writers(e.stdout, e.stderr),
 		kong.Exit(func(n int) { panic(exit(n)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Bind(e))
+		kong.Bind(e, commandLine(args)))
 	if err != nil {
 		panic(err) // the command tree is wrong: ours
 	}
