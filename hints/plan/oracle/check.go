@@ -1,0 +1,264 @@
+package oracle
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kvcr-go/kvcr/hints/events"
+	"github.com/kvcr-go/kvcr/hints/plan"
+)
+
+// Subject is what is compared with the oracle. Check uses one from one goroutine.
+type Subject interface {
+	Apply(events.RouterEvent)
+	Remove(plan.Owner)
+	SetMembers([]plan.Member)
+	// Ask answers for every target, with the external hashes that its hint names.
+	Ask(local []uint64) []Hint
+	// Dump returns the inventory as stores of one block each.
+	Dump() []events.RouterEvent
+}
+
+// Hint is one target's answer.
+type Hint struct {
+	Choice plan.Choice
+	Hashes []uint64 // none without a source
+}
+
+// Hints are the answers of a to each target.
+func (a Answer) Hints() []Hint {
+	var out []Hint
+	for _, c := range a.Choices {
+		out = append(out, Hint{c, a.Chain[:c.End]})
+	}
+	return out
+}
+
+// Counts says what the scenarios so far have been about, so that a test can tell
+// that they were about something.
+type Counts struct {
+	Asks, Roots, Continuations, Nones, Caches int
+}
+
+func (c *Counts) add(o Counts) {
+	c.Asks += o.Asks
+	c.Roots += o.Roots
+	c.Continuations += o.Continuations
+	c.Nones += o.Nones
+	c.Caches += o.Caches
+}
+
+func (c *Counts) note(a Answer) {
+	c.Asks++
+	for _, ch := range a.Choices {
+		switch ch.Kind {
+		case plan.RootPrefix:
+			c.Roots++
+		case plan.Continuation:
+			c.Continuations++
+		default:
+			c.Nones++
+		}
+		if ch.Source.Cache {
+			c.Caches++
+		}
+	}
+}
+
+// Difference is where a subject and the oracle part.
+type Difference struct {
+	Scenario Scenario
+	Step     int
+	What     string
+}
+
+func (d *Difference) Error() string {
+	n := names{}
+	list := d.Scenario.list(n)
+	return fmt.Sprintf("%sstep %d: %s", list, d.Step, d.What)
+}
+
+// Check plays a scenario on a new subject and on the oracle. It returns nil if they
+// agree at every step, and what the scenario was about. A subject that panics
+// disagrees.
+func Check(s Scenario, fresh func() Subject) (d *Difference, c Counts) {
+	step := 0
+	defer func() {
+		if p := recover(); p != nil {
+			d = &Difference{s, step, fmt.Sprintf("panic: %v", p)}
+		}
+	}()
+	v, sub := NewInventory(), fresh()
+	var members []plan.Member
+	fail := func(what string) *Difference { return &Difference{s, step, what} }
+	for i, st := range s.Steps {
+		step = i
+		switch st.Kind {
+		case Event:
+			v.Apply(st.Event)
+			sub.Apply(st.Event)
+		case Gone:
+			v.Remove(st.Owner)
+			sub.Remove(st.Owner)
+		case Join:
+			members = st.Members
+			sub.SetMembers(members)
+		case Replay:
+			dump := sub.Dump()
+			if what := sameDumps(dump, v.Dump()); what != "" {
+				return fail(what), c
+			}
+			r := rand.New(rand.NewPCG(st.Shuffle, 1))
+			r.Shuffle(len(dump), func(i, j int) { dump[i], dump[j] = dump[j], dump[i] })
+			sub = fresh()
+			sub.SetMembers(members)
+			for _, e := range dump {
+				sub.Apply(e)
+			}
+		case Ask:
+			a := v.Ask(members, st.Prompt)
+			c.note(a)
+			if what := sameHints(sub.Ask(st.Prompt), a.Hints()); what != "" {
+				return fail(what), c
+			}
+		}
+	}
+	return nil, c
+}
+
+func sameHints(got, want []Hint) string {
+	slices.SortFunc(got, func(a, b Hint) int { return compareWorkers(a.Choice.Target, b.Choice.Target) })
+	for i, w := range want {
+		if i == len(got) || got[i].Choice.Target != w.Choice.Target {
+			return fmt.Sprintf("no answer for target %v", w.Choice.Target)
+		}
+		g := got[i]
+		if g.Choice != w.Choice {
+			return fmt.Sprintf("answer %s, want %s", choiceName(g.Choice), choiceName(w.Choice))
+		}
+		if !slices.Equal(g.Hashes, w.Hashes) {
+			return fmt.Sprintf("answer %s names hashes\n%v, want\n%v", choiceName(g.Choice), g.Hashes, w.Hashes)
+		}
+	}
+	if len(got) > len(want) {
+		return fmt.Sprintf("an answer for %v, which is no target or has one already", got[len(want)].Choice.Target)
+	}
+	return ""
+}
+
+func choiceName(c plan.Choice) string {
+	s := fmt.Sprintf("target %d/%d frontier %d: ", c.Target.ID, c.Target.Rank, c.Frontier)
+	switch c.Kind {
+	case plan.None:
+		s += "none"
+		if c.End != 0 || c.Source != (plan.Owner{}) {
+			s += fmt.Sprintf(" (but source %s, end %d)", ownerName(c.Source), c.End)
+		}
+		return s
+	case plan.RootPrefix:
+		s += "root prefix"
+	case plan.Continuation:
+		s += "continuation"
+	}
+	return fmt.Sprintf("%s of %s to %d", s, ownerName(c.Source), c.End)
+}
+
+// line is one stored block, without what a dump is free to choose.
+type line struct {
+	tier  events.Tier
+	owner plan.Owner
+	at    Edge
+	hash  uint64
+}
+
+func lines(dump []events.RouterEvent) (map[line]bool, string) {
+	out := map[line]bool{}
+	for _, e := range dump {
+		o := workerOwner(e.Worker)
+		if e.Domain == events.DomainCacheOwner {
+			o = cacheOwner(e.Owner)
+		}
+		if e.Op != events.Stored || len(e.Blocks) != 1 {
+			return nil, fmt.Sprintf("dump has %+v, which is no store of one block", e)
+		}
+		l := line{e.Tier, o, Edge{e.HasParent, e.Parent, e.Blocks[0].Local}, e.Blocks[0].Hash}
+		if out[l] {
+			return nil, fmt.Sprintf("dump has %+v twice", l)
+		}
+		out[l] = true
+	}
+	return out, ""
+}
+
+func sameDumps(got, want []events.RouterEvent) string {
+	g, bad := lines(got)
+	if bad != "" {
+		return bad
+	}
+	w, _ := lines(want)
+	var b strings.Builder
+	for l := range g {
+		if !w[l] {
+			fmt.Fprintf(&b, "dump has %+v, which nobody holds\n", l)
+		}
+	}
+	for l := range w {
+		if !g[l] {
+			fmt.Fprintf(&b, "dump lacks %+v\n", l)
+		}
+	}
+	return b.String()
+}
+
+// Run checks n scenarios, of the seeds from seed on, on all cores. It stops at the
+// first difference, and returns it with the shortest scenario found that still
+// shows one. progress, if not nil, hears of every thousandth.
+func Run(n int, seed uint64, fresh func() Subject, progress func(done int)) (Counts, error) {
+	var (
+		mu    sync.Mutex
+		total Counts
+		worst *Difference
+		next  atomic.Int64
+		stop  atomic.Bool
+		wg    sync.WaitGroup
+	)
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			var mine Counts
+			for !stop.Load() {
+				i := next.Add(1) - 1
+				if i >= int64(n) {
+					break
+				}
+				d, c := Check(Make(seed+uint64(i)), fresh)
+				mine.add(c)
+				if progress != nil && i%1000 == 999 {
+					progress(int(i) + 1)
+				}
+				if d != nil {
+					stop.Store(true)
+					mu.Lock()
+					if worst == nil || d.Scenario.Seed < worst.Scenario.Seed {
+						worst = d
+					}
+					mu.Unlock()
+				}
+			}
+			mu.Lock()
+			total.add(mine)
+			mu.Unlock()
+		}()
+	}
+	wg.Wait()
+	if worst == nil {
+		return total, nil
+	}
+	return total, Shrink(worst, fresh)
+}
