@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -18,10 +19,21 @@ type Subject interface {
 	Apply(events.RouterEvent)
 	Remove(plan.Owner)
 	SetMembers([]plan.Member)
-	// Ask answers for every target, with the external hashes that its hint names.
-	Ask(local []uint64) []Hint
+	// Ask answers for every target. The reply may be written over by the next one.
+	Ask(local []uint64) Reply
 	// Dump returns the inventory as stores of one block each.
 	Dump() []events.RouterEvent
+	// Pairs is how many blocks the owners hold together, and Blocks how many
+	// different ones, in each tier.
+	Count() (pairs, blocks [4]int)
+}
+
+// Reply is all that a subject says to a prompt.
+type Reply struct {
+	Hints     []Hint // of the targets, smallest first
+	Intervals []plan.Interval
+	Multi     []plan.Multi // of the targets, smallest first
+	Scores    []plan.Score // of the owners, smallest first
 }
 
 // Hint is one target's answer.
@@ -121,9 +133,13 @@ func Check(s Scenario, fresh func() Subject) (d *Difference, c Counts) {
 				sub.Apply(e)
 			}
 		case Ask:
-			a := v.Ask(members, st.Prompt)
+			q := v.ask(members, st.Prompt)
+			a := q.answer()
 			c.note(a)
-			if what := sameHints(sub.Ask(st.Prompt), a.Hints()); what != "" {
+			if what := q.compare(a, sub.Ask(st.Prompt)); what != "" {
+				return fail(what), c
+			}
+			if what := v.compareCounts(sub.Count()); what != "" {
 				return fail(what), c
 			}
 		}
@@ -131,22 +147,59 @@ func Check(s Scenario, fresh func() Subject) (d *Difference, c Counts) {
 	return nil, c
 }
 
-func sameHints(got, want []Hint) string {
-	slices.SortFunc(got, func(a, b Hint) int { return compareWorkers(a.Choice.Target, b.Choice.Target) })
-	for i, w := range want {
-		if i == len(got) || got[i].Choice.Target != w.Choice.Target {
-			return fmt.Sprintf("no answer for target %v", w.Choice.Target)
+// compare says where a reply is not what it should be.
+func (q *question) compare(a Answer, r Reply) string {
+	if what := sameHints(r.Hints, a.Hints()); what != "" {
+		return what
+	}
+	got, want := slices.Clone(r.Intervals), slices.Clone(a.Intervals)
+	slices.SortFunc(got, compareIntervals)
+	slices.SortFunc(want, compareIntervals)
+	if !slices.Equal(got, want) {
+		return fmt.Sprintf("intervals\n%+v, want\n%+v", got, want)
+	}
+	if len(r.Multi) != len(a.Choices) {
+		return fmt.Sprintf("%d answers of several sources, want %d", len(r.Multi), len(a.Choices))
+	}
+	for i, m := range r.Multi {
+		if m.Target != a.Choices[i].Target {
+			return fmt.Sprintf("answer %d of several sources is for %v, want %v", i, m.Target, a.Choices[i].Target)
 		}
-		g := got[i]
-		if g.Choice != w.Choice {
-			return fmt.Sprintf("answer %s, want %s", choiceName(g.Choice), choiceName(w.Choice))
-		}
-		if !slices.Equal(g.Hashes, w.Hashes) {
-			return fmt.Sprintf("answer %s names hashes\n%v, want\n%v", choiceName(g.Choice), g.Hashes, w.Hashes)
+		if what := q.wrong(m); what != "" {
+			return fmt.Sprintf("several sources: %+v: %s", m, what)
 		}
 	}
-	if len(got) > len(want) {
-		return fmt.Sprintf("an answer for %v, which is no target or has one already", got[len(want)].Choice.Target)
+	if want := q.v.scores(q.local); !slices.Equal(r.Scores, want) {
+		return fmt.Sprintf("scores\n%+v, want\n%+v", r.Scores, want)
+	}
+	return ""
+}
+
+func compareIntervals(a, b plan.Interval) int {
+	return cmp.Or(compareOwners(a.Source, b.Source), cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End))
+}
+
+// compareCounts says where counts are not what they should be.
+func (v *Inventory) compareCounts(pairs, blocks [4]int) string {
+	if p, b := v.Count(); p != pairs || b != blocks {
+		return fmt.Sprintf("pairs %v and blocks %v by tier, want %v and %v", pairs, blocks, p, b)
+	}
+	return ""
+}
+
+// sameHints: one answer a target, smallest first.
+func sameHints(got, want []Hint) string {
+	if len(got) != len(want) {
+		return fmt.Sprintf("answers for %d targets, want %d", len(got), len(want))
+	}
+	for i, w := range want {
+		g := got[i]
+		if g.Choice != w.Choice {
+			return fmt.Sprintf("%s, want %s", choiceName(g.Choice), choiceName(w.Choice))
+		}
+		if !slices.Equal(g.Hashes, w.Hashes) {
+			return fmt.Sprintf("%s names hashes\n%v, want\n%v", choiceName(g.Choice), g.Hashes, w.Hashes)
+		}
 	}
 	return ""
 }
@@ -170,10 +223,11 @@ func choiceName(c plan.Choice) string {
 
 // line is one stored block, without what a dump is free to choose.
 type line struct {
-	tier  events.Tier
-	owner plan.Owner
-	at    Edge
-	hash  uint64
+	tier    events.Tier
+	owner   plan.Owner
+	speaker events.Worker
+	at      Edge
+	hash    uint64
 }
 
 func lines(dump []events.RouterEvent) (map[line]bool, string) {
@@ -186,7 +240,7 @@ func lines(dump []events.RouterEvent) (map[line]bool, string) {
 		if e.Op != events.Stored || len(e.Blocks) != 1 {
 			return nil, fmt.Sprintf("dump has %+v, which is no store of one block", e)
 		}
-		l := line{e.Tier, o, Edge{e.HasParent, e.Parent, e.Blocks[0].Local}, e.Blocks[0].Hash}
+		l := line{e.Tier, o, e.Worker, Edge{e.HasParent, e.Parent, e.Blocks[0].Local}, e.Blocks[0].Hash}
 		if out[l] {
 			return nil, fmt.Sprintf("dump has %+v twice", l)
 		}

@@ -11,15 +11,9 @@ import (
 type Answer struct {
 	Chain   []uint64 // external hashes from the root on, as far as anything reaches
 	Choices []plan.Choice
-	// Intervals are the runs of sources that a destination's frontier falls into.
-	Intervals []Interval
-}
-
-// Interval is blocks that one source holds without a gap, from the first frontier
-// that falls into them on.
-type Interval struct {
-	Source     plan.Owner
-	Start, End int
+	// Intervals are the runs of sources that the frontier of a target that may use
+	// the source falls into, each from the first target's frontier in it on.
+	Intervals []plan.Interval
 }
 
 // question is one prompt against one inventory and one set of members.
@@ -118,16 +112,26 @@ func (q *question) look(o plan.Owner) {
 
 func (q *question) isTarget(o plan.Owner) bool { return !o.Cache && q.members[o].Capable }
 
-// eligible is 4.2: another than the target, reachable, of the target's type, and
-// not the cache that is attached to it.
+// eligible is 4.2: another than the target, reachable, of the target's type, which
+// is one that there is (1.3), and not the cache that is attached to it.
 //
 // Chosen: a source need not be capable of taking hints itself.
 func (q *question) eligible(source, target plan.Owner) bool {
 	s, t := q.members[source], q.members[target]
-	if source == target || s.Endpoint == "" || s.Type != t.Type {
+	if source == target || s.Endpoint == "" || typeOf(s) == "" || typeOf(s) != typeOf(t) {
 		return false
 	}
 	return !(source.Cache && s.HasAttached && s.Attached == target.Worker)
+}
+
+func typeOf(m plan.Member) string {
+	switch m.Type {
+	case "agg":
+		return "aggregated"
+	case "aggregated", "prefill", "decode":
+		return m.Type
+	}
+	return ""
 }
 
 func (q *question) choose(target plan.Owner) plan.Choice {
@@ -194,21 +198,27 @@ func (q *question) frontiers() []int {
 	return slices.Compact(out)
 }
 
-// intervals are the runs of every reachable source that a frontier falls into, each
-// from the smallest such frontier on (rules 6 and 7; "intervals_kept" of the
-// fixtures).
-func (q *question) intervals() []Interval {
-	var out []Interval
+// intervals are the runs of sources that a frontier falls into, each from the
+// smallest such frontier on (rules 6 and 7; "intervals_kept" of the fixtures). Rule 7
+// drops those that no target can use.
+//
+// Chosen: a run that no target may use, for who the source is, is none of them; the
+// smallest frontier is that of any target, also one that may not use the source.
+func (q *question) intervals() []plan.Interval {
+	var out []plan.Interval
 	for _, s := range q.order {
-		if q.members[s].Endpoint == "" {
-			continue
-		}
 		for _, r := range runs(q.has[s]) {
+			first, usable := 0, false
 			for _, f := range q.starts {
-				if r[0] <= f && f < r[1] {
-					out = append(out, Interval{s, f, r[1]})
-					break
+				if r[0] <= f && f < r[1] && first == 0 {
+					first = f
 				}
+			}
+			for t, f := range q.front {
+				usable = usable || q.eligible(s, t) && q.onChain(t) && f < len(q.local) && 0 < f && r[0] <= f && f < r[1]
+			}
+			if usable {
+				out = append(out, plan.Interval{Source: s, Start: first, End: r[1]})
 			}
 		}
 	}

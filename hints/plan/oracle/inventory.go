@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 
@@ -39,14 +40,14 @@ type tier struct {
 // Inventory is who holds which edges, in every tier. Not for concurrent use.
 type Inventory struct {
 	tiers [tiers]tier
-	// spoke is for which cache owners a worker has reported stores: a clear that
-	// names no domain is about these too.
-	spoke map[events.Worker]map[events.OwnerKey]bool
+	// speaker is which worker's event was the last about a cache owner: a clear that
+	// names no domain is about the cache owners of its worker too.
+	speaker map[events.OwnerKey]events.Worker
 }
 
 // NewInventory returns an empty one.
 func NewInventory() *Inventory {
-	v := &Inventory{spoke: map[events.Worker]map[events.OwnerKey]bool{}}
+	v := &Inventory{speaker: map[events.OwnerKey]events.Worker{}}
 	for i := range v.tiers {
 		v.tiers[i] = tier{map[plan.Owner]map[uint64]Edge{}, map[Edge]spot{}}
 	}
@@ -70,15 +71,12 @@ func (v *Inventory) Apply(e events.RouterEvent) {
 	if int(e.Tier) >= tiers || owner.Cache && e.Tier == events.Device {
 		return // 2.3: a cache owner has no device tier
 	}
+	if owner.Cache {
+		v.speaker[e.Owner] = e.Worker
+	}
 	t := v.tiers[e.Tier]
 	switch e.Op {
 	case events.Stored:
-		if owner.Cache {
-			if v.spoke[e.Worker] == nil {
-				v.spoke[e.Worker] = map[events.OwnerKey]bool{}
-			}
-			v.spoke[e.Worker][e.Owner] = true
-		}
 		at := Edge{HasParent: e.HasParent, Parent: e.Parent}
 		if !at.HasParent {
 			at.Parent = 0 // says nothing without HasParent
@@ -99,8 +97,8 @@ func (v *Inventory) Apply(e events.RouterEvent) {
 
 // clear: a domain clears its own; none clears both; every tier of them (2.3).
 //
-// Chosen: the cache owners that a clear without a domain is about are those for
-// which the same worker has reported stores.
+// Chosen: the cache owners that a clear without a domain is about are those whose
+// last event came from the same worker.
 func (v *Inventory) clear(e events.RouterEvent) {
 	if e.Domain == events.DomainCacheOwner {
 		v.Remove(cacheOwner(e.Owner))
@@ -108,10 +106,11 @@ func (v *Inventory) clear(e events.RouterEvent) {
 	}
 	v.Remove(workerOwner(e.Worker))
 	if e.Domain == events.DomainLegacy {
-		for k := range v.spoke[e.Worker] {
-			v.Remove(cacheOwner(k))
+		for k, w := range v.speaker {
+			if w == e.Worker {
+				v.Remove(cacheOwner(k))
+			}
 		}
-		delete(v.spoke, e.Worker)
 	}
 }
 
@@ -193,7 +192,7 @@ func (v *Inventory) Dump() []events.RouterEvent {
 					Op: events.Stored, HasParent: at.HasParent, Parent: at.Parent,
 					Blocks: []events.Block{{Hash: h, Local: at.Local}}}
 				if o.Cache {
-					e.Domain, e.Owner, e.Worker = events.DomainCacheOwner, o.Key, v.speaker(o.Key)
+					e.Domain, e.Owner, e.Worker = events.DomainCacheOwner, o.Key, v.speaker[o.Key]
 				}
 				out = append(out, e)
 			}
@@ -203,20 +202,21 @@ func (v *Inventory) Dump() []events.RouterEvent {
 	return out
 }
 
-// speaker is the first worker that has reported stores of a cache owner.
-func (v *Inventory) speaker(k events.OwnerKey) (first events.Worker) {
-	found := false
-	for w, keys := range v.spoke {
-		if keys[k] && (!found || compareWorkers(w, first) < 0) {
-			first, found = w, true
+// Count returns how many blocks the owners hold together, and how many different
+// ones, in each tier.
+func (v *Inventory) Count() (pairs, blocks [4]int) {
+	for i, t := range v.tiers {
+		blocks[i] = len(t.edges)
+		for _, held := range t.held {
+			pairs[i] += len(held)
 		}
 	}
-	return first
+	return pairs, blocks
 }
 
 func compareStores(a, b events.RouterEvent) int {
 	return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Domain, b.Domain), compareWorkers(a.Worker, b.Worker),
-		slices.Compare(a.Owner[:], b.Owner[:]), cmp.Compare(a.Blocks[0].Hash, b.Blocks[0].Hash))
+		bytes.Compare(a.Owner[:], b.Owner[:]), cmp.Compare(a.Blocks[0].Hash, b.Blocks[0].Hash))
 }
 
 func compareWorkers(a, b events.Worker) int {
@@ -231,7 +231,7 @@ func compareOwners(a, b plan.Owner) int {
 	case a.Cache != b.Cache:
 		return 1
 	case a.Cache:
-		return slices.Compare(a.Key[:], b.Key[:])
+		return bytes.Compare(a.Key[:], b.Key[:])
 	}
 	return compareWorkers(a.Worker, b.Worker)
 }

@@ -13,7 +13,7 @@ type twisted struct {
 	apply   func(v *Inventory, e events.RouterEvent)
 	remove  func(v *Inventory, o plan.Owner)
 	members func(m *plan.Member)
-	hints   func(s *twisted, local []uint64) []Hint
+	hints   func(s *twisted, local []uint64) Reply
 }
 
 func (s *twisted) Apply(e events.RouterEvent) {
@@ -42,7 +42,7 @@ func (s *twisted) SetMembers(all []plan.Member) {
 	}
 }
 
-func (s *twisted) Ask(local []uint64) []Hint {
+func (s *twisted) Ask(local []uint64) Reply {
 	if s.hints != nil {
 		return s.hints(s, local)
 	}
@@ -132,11 +132,11 @@ func TestRunFindsMistakes(t *testing.T) {
 		"attached caches are like others": {members: func(m *plan.Member) { m.HasAttached = false }},
 		"caches are attached to someone":  {members: func(m *plan.Member) { m.HasAttached = m.Owner.Cache }},
 		"a source must be capable":        {members: func(m *plan.Member) { m.Endpoint = map[bool]string{true: m.Endpoint}[m.Capable || m.Owner.Cache] }},
-		"the hint names the fetched part": {hints: func(s *twisted, local []uint64) []Hint {
+		"the hint names the fetched part": {hints: func(s *twisted, local []uint64) Reply {
 			return twistHints(s, local, func(h *Hint) { h.Hashes = h.Hashes[min(h.Choice.Frontier, h.Choice.End):] })
 		}},
 		"ties go to the largest":             {hints: largestHints},
-		"no continuation from other's start": {hints: func(s *twisted, local []uint64) []Hint { return rootOnly(s, local) }},
+		"no continuation from other's start": {hints: func(s *twisted, local []uint64) Reply { return rootOnly(s, local) }},
 	}
 	n := 3000
 	if testing.Short() {
@@ -163,16 +163,16 @@ func TestRunFindsMistakes(t *testing.T) {
 	}
 }
 
-func twistHints(s *twisted, local []uint64, twist func(*Hint)) []Hint {
+func twistHints(s *twisted, local []uint64, twist func(*Hint)) Reply {
 	out := s.self.Ask(local)
-	for i := range out {
-		twist(&out[i])
+	for i := range out.Hints {
+		twist(&out.Hints[i])
 	}
 	return out
 }
 
 // largestHints answers with the largest of equally good sources.
-func largestHints(s *twisted, local []uint64) []Hint {
+func largestHints(s *twisted, local []uint64) Reply {
 	q := s.ask(s.self.members, local)
 	return twistHints(s, local, func(h *Hint) {
 		target := workerOwner(h.Choice.Target)
@@ -188,10 +188,12 @@ func largestHints(s *twisted, local []uint64) []Hint {
 }
 
 // rootOnly answers by root prefixes alone.
-func rootOnly(s *twisted, local []uint64) []Hint {
+func rootOnly(s *twisted, local []uint64) Reply {
 	q := s.ask(s.self.members, local)
 	for o := range q.has {
 		q.has[o] = nil
 	}
-	return q.answer().Hints()
+	r := s.self.Ask(local)
+	r.Hints = q.answer().Hints()
+	return r
 }
