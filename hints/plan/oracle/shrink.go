@@ -1,6 +1,9 @@
 package oracle
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // Shrink leaves out of a scenario what it can while the subject still differs from
 // the oracle somewhere: steps first, then members, blocks and prompt.
@@ -26,6 +29,10 @@ func Shrink(d *Difference, fresh func() Subject) *Difference {
 		})
 		for i := 0; i < len(best.Scenario.Steps); i++ {
 			shrinkStep(func() []Step { return best.Scenario.Steps }, i, fails)
+		}
+		all := places(best.Scenario.Steps)
+		for _, h := range slices.Sorted(maps.Keys(all)) {
+			fails(cutOut(best.Scenario.Steps, h, all[h]))
 		}
 	}
 	return best
@@ -121,4 +128,36 @@ func at(steps []Step, i int, or Step) Step {
 		return steps[i]
 	}
 	return or
+}
+
+// places are the blocks that some event stores, each with an edge that leads to it.
+func places(steps []Step) map[uint64]Edge {
+	out := map[uint64]Edge{}
+	for _, s := range steps {
+		at := Edge{HasParent: s.Event.HasParent, Parent: s.Event.Parent}
+		for _, b := range s.Event.Blocks {
+			at.Local = b.Local
+			out[b.Hash] = at
+			at = Edge{HasParent: true, Parent: b.Hash}
+		}
+	}
+	return out
+}
+
+// cutOut takes one block out of everything: what followed it follows its parent.
+func cutOut(steps []Step, h uint64, at Edge) (out []Step) {
+	for _, s := range steps {
+		e := &s.Event
+		if e.HasParent && e.Parent == h {
+			e.HasParent, e.Parent = at.HasParent, at.Parent
+		}
+		blocks, hashes := e.Blocks, e.Hashes
+		e.Blocks = keep(blocks, func(i int) bool { return blocks[i].Hash == h })
+		e.Hashes = keep(hashes, func(i int) bool { return hashes[i] == h })
+		if i := slices.Index(s.Prompt, at.Local); i >= 0 {
+			s.Prompt = slices.Delete(slices.Clone(s.Prompt), i, i+1)
+		}
+		out = append(out, s)
+	}
+	return out
 }
