@@ -55,6 +55,8 @@ func (a Answer) Hints() []Hint {
 // that they were about something.
 type Counts struct {
 	Asks, Roots, Continuations, Nones, Caches int
+	OffChain                                  int // targets whose own blocks are not the chain's
+	Shared                                    int // targets for which several sources do more than one
 }
 
 func (c *Counts) add(o Counts) {
@@ -63,9 +65,11 @@ func (c *Counts) add(o Counts) {
 	c.Continuations += o.Continuations
 	c.Nones += o.Nones
 	c.Caches += o.Caches
+	c.OffChain += o.OffChain
+	c.Shared += o.Shared
 }
 
-func (c *Counts) note(a Answer) {
+func (c *Counts) note(q *question, a Answer) {
 	c.Asks++
 	for _, ch := range a.Choices {
 		switch ch.Kind {
@@ -78,6 +82,11 @@ func (c *Counts) note(a Answer) {
 		}
 		if ch.Source.Cache {
 			c.Caches++
+		}
+		if target := q.member(workerOwner(ch.Target)); !target.on {
+			c.OffChain++
+		} else if q.cover(target).End > max(ch.End, ch.Frontier) {
+			c.Shared++
 		}
 	}
 }
@@ -135,7 +144,7 @@ func Check(s Scenario, fresh func() Subject) (d *Difference, c Counts) {
 		case Ask:
 			q := v.ask(members, st.Prompt)
 			a := q.answer()
-			c.note(a)
+			c.note(q, a)
 			if what := q.compare(a, sub.Ask(st.Prompt)); what != "" {
 				return fail(what), c
 			}

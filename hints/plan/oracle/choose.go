@@ -18,17 +18,25 @@ type Answer struct {
 
 // question is one prompt against one inventory and one set of members.
 type question struct {
-	v       *Inventory
-	members map[plan.Owner]plan.Member
-	order   []plan.Owner // of members, smallest first
-	local   []uint64
-	chain   []uint64
-	path    map[plan.Owner][]uint64 // what a worker's own walk finds: device, then host
-	front   map[plan.Owner]int      // F of every target
-	has     map[plan.Owner][]bool   // which positions of the chain a source holds pinned
-	root    map[plan.Owner]int      // how much of the chain it holds from the root on
-	starts  []int                   // positive partial frontiers (rule 1), smallest first
+	v     *Inventory
+	local []uint64
+	chain []uint64
+	all   []member // smallest owner first
+	// starts are the positive partial frontiers (rule 1), smallest first.
+	starts []int
 }
+
+// member is what is known and counted of one member.
+type member struct {
+	plan.Member
+	front int    // F, of a target
+	root  int    // how much of the chain its own walk finds: device, then host
+	on    bool   // and it finds nothing but the chain
+	has   []bool // which positions of the chain it holds pinned
+	cover *Cover // of a target, when it has been counted
+}
+
+func (m *member) isTarget() bool { return !m.Owner.Cache && m.Capable }
 
 // Ask answers for every target, smallest first. If two members are one owner the
 // last counts.
@@ -38,29 +46,35 @@ func (v *Inventory) Ask(members []plan.Member, local []uint64) Answer {
 
 func (q *question) answer() Answer {
 	a := Answer{Chain: q.chain, Intervals: q.intervals()}
-	for _, o := range q.order {
-		if q.isTarget(o) {
-			a.Choices = append(a.Choices, q.choose(o))
+	for i := range q.all {
+		if q.all[i].isTarget() {
+			a.Choices = append(a.Choices, q.choose(&q.all[i]))
 		}
 	}
 	return a
 }
 
 func (v *Inventory) ask(members []plan.Member, local []uint64) *question {
-	q := &question{v: v, local: local, members: map[plan.Owner]plan.Member{}, path: map[plan.Owner][]uint64{},
-		front: map[plan.Owner]int{}, has: map[plan.Owner][]bool{}, root: map[plan.Owner]int{}}
+	q := &question{v: v, local: local}
+	last := map[plan.Owner]plan.Member{}
 	for _, m := range members {
-		q.members[m.Owner] = m
+		last[m.Owner] = m
 	}
-	for o := range q.members {
-		q.order = append(q.order, o)
+	for _, m := range last {
+		q.all = append(q.all, member{Member: m})
 	}
-	slices.SortFunc(q.order, compareOwners)
+	slices.SortFunc(q.all, func(a, b member) int { return compareOwners(a.Owner, b.Owner) })
 	q.findChain()
-	for _, o := range q.order {
-		q.look(o)
+	for i := range q.all {
+		q.look(&q.all[i])
 	}
-	q.starts = q.frontiers()
+	for i := range q.all {
+		if m := &q.all[i]; m.isTarget() && m.on && 0 < m.front && m.front < len(local) {
+			q.starts = append(q.starts, m.front)
+		}
+	}
+	slices.Sort(q.starts)
+	q.starts = slices.Compact(q.starts)
 	return q
 }
 
@@ -85,46 +99,44 @@ func (q *question) findChain() {
 	}
 }
 
-// look counts what one owner holds.
-func (q *question) look(o plan.Owner) {
+// look counts what one member holds.
+func (q *question) look(m *member) {
 	device, host := q.v.tiers[events.Device], q.v.tiers[events.HostPinned]
 	var path []uint64
-	if !o.Cache {
-		path = device.walk(o, path, q.local)
+	if !m.Owner.Cache {
+		path = device.walk(m.Owner, path, q.local)
 	}
-	path = host.walk(o, path, q.local)
-	q.path[o] = path
-	if q.isTarget(o) {
-		q.front[o] = len(path) // 4.1: F = device depth and contiguous pinned blocks
+	path = host.walk(m.Owner, path, q.local)
+	m.front = len(path) // 4.1: F = device depth and contiguous pinned blocks
+	for m.root < len(path) && m.root < len(q.chain) && path[m.root] == q.chain[m.root] {
+		m.root++
 	}
-	root := 0
-	for root < len(path) && root < len(q.chain) && path[root] == q.chain[root] {
-		root++
+	m.on = m.root == m.front
+	m.has = make([]bool, len(q.chain))
+	if len(host.held[m.Owner]) == 0 {
+		return
 	}
-	q.root[o] = root
-	has := make([]bool, len(q.chain))
-	for i := range has {
-		child, ok := host.has(o, after(q.chain[:i], q.local[i]))
-		has[i] = ok && child == q.chain[i]
+	for i := range m.has {
+		child, ok := host.has(m.Owner, after(q.chain[:i], q.local[i]))
+		m.has[i] = ok && child == q.chain[i]
 	}
-	q.has[o] = has
 }
-
-func (q *question) isTarget(o plan.Owner) bool { return !o.Cache && q.members[o].Capable }
 
 // eligible is 4.2: another than the target, reachable, of the target's type, which
 // is one that there is (1.3), and not the cache that is attached to it.
 //
 // Chosen: a source need not be capable of taking hints itself.
-func (q *question) eligible(source, target plan.Owner) bool {
-	s, t := q.members[source], q.members[target]
-	if source == target || s.Endpoint == "" || typeOf(s) == "" || typeOf(s) != typeOf(t) {
+func eligible(source, target *member) bool {
+	if source.Owner == target.Owner || source.Endpoint == "" {
 		return false
 	}
-	return !(source.Cache && s.HasAttached && s.Attached == target.Worker)
+	if typeOf(source) == "" || typeOf(source) != typeOf(target) {
+		return false
+	}
+	return !(source.Owner.Cache && source.HasAttached && source.Attached == target.Owner.Worker)
 }
 
-func typeOf(m plan.Member) string {
+func typeOf(m *member) string {
 	switch m.Type {
 	case "agg":
 		return "aggregated"
@@ -134,23 +146,22 @@ func typeOf(m plan.Member) string {
 	return ""
 }
 
-func (q *question) choose(target plan.Owner) plan.Choice {
-	f := q.front[target]
-	c := plan.Choice{Target: target.Worker, Frontier: f}
+func (q *question) choose(target *member) plan.Choice {
+	c := plan.Choice{Target: target.Owner.Worker, Frontier: target.front}
 	// Root prefixes first, so that on an equal end theirs is kept (rule 9); sources
 	// smallest first, so that on an equal end the smallest is.
-	best := f
-	for _, s := range q.order {
-		if q.eligible(s, target) && q.root[s] > best {
-			best = q.root[s]
-			c.Kind, c.Source, c.End = plan.RootPrefix, s, best
+	best := target.front
+	for i := range q.all {
+		if s := &q.all[i]; s.root > best && eligible(s, target) {
+			best = s.root
+			c.Kind, c.Source, c.End = plan.RootPrefix, s.Owner, best
 		}
 	}
-	for _, s := range q.order {
-		if q.eligible(s, target) {
+	for i := range q.all {
+		if s := &q.all[i]; eligible(s, target) {
 			if end := q.continues(s, target); end > best {
 				best = end
-				c.Kind, c.Source, c.End = plan.Continuation, s, best
+				c.Kind, c.Source, c.End = plan.Continuation, s.Owner, best
 			}
 		}
 	}
@@ -162,40 +173,25 @@ func (q *question) choose(target plan.Owner) plan.Choice {
 //
 // Chosen: a target whose own blocks are not those of the chain gets no continuation
 // of the chain, since it holds nothing that would be continued.
-func (q *question) continues(source, target plan.Owner) int {
-	f, end, has := q.front[target], 0, q.has[source]
-	if !q.onChain(target) {
+func (q *question) continues(source, target *member) int {
+	end := 0
+	if !target.on {
 		return 0
 	}
 	for _, start := range q.starts {
-		if start > f {
+		if start > target.front {
 			break
 		}
 		e := start
-		for e < len(has) && has[e] {
+		for e < len(source.has) && source.has[e] {
 			e++
 		}
 		end = max(end, e)
 	}
-	if end <= f {
+	if end <= target.front {
 		return 0
 	}
 	return end
-}
-
-// onChain reports whether what a target holds is the chain's begin.
-func (q *question) onChain(target plan.Owner) bool { return q.root[target] == q.front[target] }
-
-// frontiers are the positive partial ones (rule 1), smallest first.
-func (q *question) frontiers() []int {
-	var out []int
-	for o, f := range q.front {
-		if 0 < f && f < len(q.local) && q.onChain(o) {
-			out = append(out, f)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
 }
 
 // intervals are the runs of sources that a frontier falls into, each from the
@@ -206,19 +202,16 @@ func (q *question) frontiers() []int {
 // smallest frontier is that of any target, also one that may not use the source.
 func (q *question) intervals() []plan.Interval {
 	var out []plan.Interval
-	for _, s := range q.order {
-		for _, r := range runs(q.has[s]) {
-			first, usable := 0, false
-			for _, f := range q.starts {
-				if r[0] <= f && f < r[1] && first == 0 {
-					first = f
-				}
-			}
-			for t, f := range q.front {
-				usable = usable || q.eligible(s, t) && q.onChain(t) && f < len(q.local) && 0 < f && r[0] <= f && f < r[1]
-			}
+	for i := range q.all {
+		s := &q.all[i]
+		for _, r := range runs(s.has) {
+			inside := func(f int) bool { return r[0] <= f && f < r[1] }
+			first := slices.IndexFunc(q.starts, inside)
+			usable := slices.ContainsFunc(q.all, func(t member) bool {
+				return t.isTarget() && t.on && t.front > 0 && t.front < len(q.local) && inside(t.front) && eligible(s, &t)
+			})
 			if usable {
-				out = append(out, plan.Interval{Source: s, Start: first, End: r[1]})
+				out = append(out, plan.Interval{Source: s.Owner, Start: q.starts[first], End: r[1]})
 			}
 		}
 	}

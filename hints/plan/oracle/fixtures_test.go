@@ -144,11 +144,11 @@ func TestFixtures(t *testing.T) {
 			}
 			q := v.ask(members, local)
 			total := 0
-			for _, o := range q.order {
-				if q.isTarget(o) {
+			for i := range q.all {
+				if q.all[i].isTarget() {
 					continue
 				}
-				for _, r := range runs(q.has[o]) {
+				for _, r := range runs(q.all[i].has) {
 					if r[1] > f.LocalPrefix {
 						total++
 					}

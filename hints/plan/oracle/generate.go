@@ -128,8 +128,12 @@ func (g *generator) newExt() (h uint64) {
 
 // people makes workers and cache owners, and what the router knows of them.
 func (g *generator) people() {
-	for range g.between(1, pick(g, []int{3, 6, 12})) {
-		w := events.Worker{ID: uint64(g.r.IntN(8)), Rank: uint32(g.r.IntN(3))}
+	count, ids := g.between(1, pick(g, []int{3, 6, 12})), 8
+	if g.chance(2) {
+		count, ids = g.between(60, 140), 1000 // sets of owners have edges as well
+	}
+	for range count {
+		w := events.Worker{ID: uint64(g.r.IntN(ids)), Rank: uint32(g.r.IntN(3))}
 		if g.chance(5) {
 			w.ID = ^uint64(0) - uint64(g.r.IntN(3))
 		}
@@ -149,8 +153,11 @@ func (g *generator) people() {
 	bare := g.chance(50) // targets are no sources
 	mixed := g.chance(40)
 	kind := func() string {
-		if mixed && g.chance(50) {
+		switch {
+		case mixed && g.chance(50):
 			return pick(g, []string{"prefill", "decode"})
+		case g.chance(4):
+			return pick(g, []string{"agg", "", "other"})
 		}
 		return "aggregated"
 	}
@@ -326,8 +333,13 @@ func (g *generator) act(w who) {
 		g.add(Step{Kind: Event, Event: e})
 	case p < 93:
 		g.add(Step{Kind: Gone, Owner: w.owner})
-	case p < 97:
+	case p < 96:
 		g.rejoin()
+	case p < 97:
+		// Somebody else speaks for a cache owner from now on.
+		if len(g.speaker) > 0 {
+			g.speaker[g.r.IntN(len(g.speaker))] = pick(g, g.workers)
+		}
 	default:
 		g.add(Step{Kind: Replay, Shuffle: g.r.Uint64()})
 	}

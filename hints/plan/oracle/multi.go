@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/kvcr-go/kvcr/hints/events"
@@ -16,51 +17,65 @@ type Cover struct {
 	Segments int // the fewest that reach End, each from one source
 }
 
-// serves reports whether a source may serve block i of the chain to a target: the
-// target can place it, and the source has it pinned, or has all from the root to it.
+// serves are the blocks of the chain that a source may serve to a target: the target
+// can place them, and the source has them pinned, or has all from the root to them.
 //
 // Chosen: as with one source, a target whose own blocks are not the chain's takes
 // from the root only.
-func (q *question) serves(source, target plan.Owner, i int) bool {
-	return q.eligible(source, target) && (i < q.root[source] || q.onChain(target) && i < len(q.chain) && q.has[source][i])
+func (q *question) serves(source, target *member) []bool {
+	out := make([]bool, len(q.chain)+1) // ends with one that nobody serves
+	if eligible(source, target) {
+		for i := range q.chain {
+			out[i] = i < source.root || target.on && source.has[i]
+		}
+	}
+	return out
 }
 
 // cover counts, for every position from the frontier on, the fewest segments that
 // cover what is before it.
-func (q *question) cover(target plan.Owner) Cover {
-	f := q.front[target]
-	c := Cover{Target: target.Worker, Frontier: f, End: f}
-	fewest := map[int]int{f: 0}
-	for at := f; ; at++ {
-		n, reached := fewest[at]
-		if !reached {
-			return c
+func (q *question) cover(target *member) Cover {
+	if target.cover != nil {
+		return *target.cover
+	}
+	f := target.front
+	c := Cover{Target: target.Owner.Worker, Frontier: f, End: f}
+	target.cover = &c
+	var serving [][]bool
+	for i := range q.all {
+		if s := q.serves(&q.all[i], target); slices.Contains(s, true) {
+			serving = append(serving, s)
 		}
-		c.End, c.Segments = at, n
-		for _, s := range q.order {
-			for to := at; q.serves(s, target, to); to++ {
-				if was, ok := fewest[to+1]; !ok || n+1 < was {
-					fewest[to+1] = n + 1
-				}
+	}
+	fewest := make([]int, max(f, len(q.chain))+1)
+	for i := range fewest {
+		fewest[i] = math.MaxInt
+	}
+	fewest[f] = 0
+	for at := f; at < len(fewest) && fewest[at] < math.MaxInt; at++ {
+		c.End, c.Segments = at, fewest[at]
+		for _, s := range serving {
+			for to := at; to < len(s) && s[to]; to++ {
+				fewest[to+1] = min(fewest[to+1], fewest[at]+1)
 			}
 		}
 	}
+	return c
 }
 
 // wrong says what is wrong with the segments that a subject gives a target, if
 // anything is.
 func (q *question) wrong(m plan.Multi) string {
-	target := workerOwner(m.Target)
+	target := q.member(workerOwner(m.Target))
 	want := q.cover(target)
 	at := want.Frontier
 	for _, s := range m.Segments {
-		if s.From != at || s.To <= s.From {
+		if s.From != at || s.To <= s.From || s.To > len(q.chain) {
 			return "the segments do not join"
 		}
-		for i := s.From; i < s.To; i++ {
-			if !q.serves(s.Source, target, i) {
-				return "a source does not serve all of its segment"
-			}
+		source := q.member(s.Source)
+		if source == nil || slices.Contains(q.serves(source, target)[s.From:s.To], false) {
+			return "a source does not serve all of its segment"
 		}
 		at = s.To
 	}
@@ -73,6 +88,15 @@ func (q *question) wrong(m plan.Multi) string {
 		return fmt.Sprintf("%d segments do", want.Segments)
 	}
 	return ""
+}
+
+func (q *question) member(o plan.Owner) *member {
+	for i := range q.all {
+		if q.all[i].Owner == o {
+			return &q.all[i]
+		}
+	}
+	return nil
 }
 
 // scores are every owner's hits in each tier, walked in the order of tiers: each

@@ -17,24 +17,27 @@ func (s *self) Ask(local []uint64) Reply { return s.ask(s.members, local).reply(
 func (q *question) reply() Reply {
 	a := q.answer()
 	r := Reply{Hints: a.Hints(), Intervals: a.Intervals, Scores: q.v.scores(q.local)}
-	for _, c := range a.Choices {
-		r.Multi = append(r.Multi, q.greedy(q.cover(workerOwner(c.Target))))
+	for i := range q.all {
+		if m := &q.all[i]; m.isTarget() {
+			r.Multi = append(r.Multi, q.greedy(m))
+		}
 	}
 	return r
 }
 
 // greedy takes at every position the source that reaches furthest.
-func (q *question) greedy(c Cover) plan.Multi {
+func (q *question) greedy(target *member) plan.Multi {
+	c := q.cover(target)
 	m := plan.Multi{Target: c.Target, Frontier: c.Frontier}
 	for at := c.Frontier; at < c.End; {
 		var best plan.Segment
-		for _, s := range q.order {
-			to := at
-			for q.serves(s, workerOwner(c.Target), to) {
+		for i := range q.all {
+			to, serves := at, q.serves(&q.all[i], target)
+			for serves[to] {
 				to++
 			}
 			if to > max(at, best.To) {
-				best = plan.Segment{Source: s, From: at, To: to}
+				best = plan.Segment{Source: q.all[i].Owner, From: at, To: to}
 			}
 		}
 		m.Segments = append(m.Segments, best)

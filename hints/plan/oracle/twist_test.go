@@ -175,13 +175,14 @@ func twistHints(s *twisted, local []uint64, twist func(*Hint)) Reply {
 func largestHints(s *twisted, local []uint64) Reply {
 	q := s.ask(s.self.members, local)
 	return twistHints(s, local, func(h *Hint) {
-		target := workerOwner(h.Choice.Target)
-		for _, o := range q.order {
-			if !q.eligible(o, target) {
+		target := q.member(workerOwner(h.Choice.Target))
+		for i := range q.all {
+			o := &q.all[i]
+			if !eligible(o, target) {
 				continue
 			}
-			if h.Choice.Kind == plan.RootPrefix && q.root[o] == h.Choice.End || h.Choice.Kind == plan.Continuation && q.continues(o, target) == h.Choice.End {
-				h.Choice.Source = o
+			if h.Choice.Kind == plan.RootPrefix && o.root == h.Choice.End || h.Choice.Kind == plan.Continuation && q.continues(o, target) == h.Choice.End {
+				h.Choice.Source = o.Owner
 			}
 		}
 	})
@@ -190,8 +191,8 @@ func largestHints(s *twisted, local []uint64) Reply {
 // rootOnly answers by root prefixes alone.
 func rootOnly(s *twisted, local []uint64) Reply {
 	q := s.ask(s.self.members, local)
-	for o := range q.has {
-		q.has[o] = nil
+	for i := range q.all {
+		q.all[i].has = nil
 	}
 	r := s.self.Ask(local)
 	r.Hints = q.answer().Hints()
