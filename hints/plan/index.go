@@ -1,6 +1,11 @@
 package plan
 
-import "github.com/kvcr-go/kvcr/hints/events"
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/kvcr-go/kvcr/hints/events"
+)
 
 // Config bounds an Index. The zero Config is valid.
 type Config struct {
@@ -13,31 +18,149 @@ type Config struct {
 }
 
 // Index holds what every owner holds. Call New; its methods may be called from any
-// goroutine, with the exceptions that they name.
-type Index struct{}
+// goroutine, with the exceptions that they name. Lookups wait for nobody; what one
+// sees of each block is as of some moment of the lookup.
+type Index struct {
+	tiers    [numTiers]*tier
+	owners   owners
+	topology atomic.Pointer[topology]
+	epochs   epochs
+
+	conflicts, refused atomic.Uint64
+}
+
+const numTiers = int(events.External) + 1
 
 // New returns an empty index. Limits out of range become the default.
-func New(c Config) *Index { return &Index{} }
+func New(c Config) *Index {
+	const mostBlocks, mostOwners = 1 << 30, 1 << 16
+	if c.MaxBlocks <= 0 || c.MaxBlocks > mostBlocks {
+		c.MaxBlocks = mostBlocks
+	}
+	if c.MaxOwners <= 0 || c.MaxOwners > mostOwners {
+		c.MaxOwners = mostOwners
+	}
+	x := &Index{}
+	x.epochs.init()
+	x.owners.init(c.MaxOwners)
+	x.topology.Store(&topology{})
+	for i := range x.tiers {
+		x.tiers[i] = newTier(&x.epochs, c.MaxBlocks)
+	}
+	return x
+}
 
 // Apply applies one event. Events of one worker must be applied in their order, one
 // at a time; different workers may apply at once. It keeps nothing of ev. The error
 // is of events that mean nothing (ErrEvent); whatever an event's content does,
 // lookups stay sound.
-func (x *Index) Apply(ev *events.RouterEvent) error { return nil }
+func (x *Index) Apply(ev *events.RouterEvent) error {
+	if err := check(ev); err != nil {
+		return err
+	}
+	if ev.Op == events.Cleared {
+		x.cleared(ev)
+		return nil
+	}
+	owner := ofWorker(ev.Worker)
+	if ev.Domain == events.DomainCacheOwner {
+		owner = Owner{Cache: true, Key: ev.Owner}
+	}
+	o := &x.owners
+	o.mu.RLock()
+	slot, known := o.slots[owner]
+	for !known || owner.Cache && o.by[slot] != ev.Worker {
+		if !known && ev.Op == events.Removed {
+			o.mu.RUnlock()
+			return nil
+		}
+		o.mu.RUnlock()
+		o.mu.Lock()
+		slot, known = o.addLocked(x, owner)
+		if known && owner.Cache {
+			o.by[slot] = ev.Worker
+		}
+		o.mu.Unlock()
+		if !known {
+			x.refused.Add(1)
+			return nil
+		}
+		o.mu.RLock()
+		slot, known = o.slots[owner] // it may have been swept, or another worker's meanwhile
+	}
+	defer o.mu.RUnlock()
+	t := x.tiers[ev.Tier]
+	if ev.Op == events.Removed {
+		t.remove(slot, ev.Hashes)
+		return nil
+	}
+	switch end, left := t.store(slot, ev); end {
+	case conflicted:
+		x.conflicts.Add(1)
+	case refused:
+		x.refused.Add(uint64(left))
+	}
+	return nil
+}
 
-// SetTopology replaces the routing snapshot: who may serve, and whom. Lookups that
-// have begun keep the one they began with. Of several members with one owner the
-// last counts.
-func (x *Index) SetTopology(members []Member) {}
+func check(ev *events.RouterEvent) error {
+	switch {
+	case ev.Op > events.Cleared:
+		return fmt.Errorf("%w: operation %d, not Stored, Removed or Cleared", ErrEvent, ev.Op)
+	case ev.Domain > events.DomainCacheOwner:
+		return fmt.Errorf("%w: domain %d, not legacy, worker or cache owner", ErrEvent, ev.Domain)
+	case ev.Op == events.Cleared:
+		return nil
+	case int(ev.Tier) >= numTiers:
+		return fmt.Errorf("%w: tier %d, not Device, HostPinned, Disk or External", ErrEvent, ev.Tier)
+	case ev.Domain == events.DomainCacheOwner && ev.Tier == events.Device:
+		return fmt.Errorf("%w: a cache owner holds nothing on the device; it must name another tier", ErrEvent)
+	}
+	return nil
+}
+
+func (x *Index) cleared(ev *events.RouterEvent) {
+	o := &x.owners
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	if ev.Domain == events.DomainCacheOwner {
+		x.clearLocked(Owner{Cache: true, Key: ev.Owner})
+		return
+	}
+	x.clearLocked(ofWorker(ev.Worker))
+	if ev.Domain == events.DomainWorker {
+		return
+	}
+	for owner, slot := range o.slots {
+		if owner.Cache && o.by[slot] == ev.Worker {
+			x.clearLocked(owner)
+		}
+	}
+}
+
+func (x *Index) clearLocked(o Owner) {
+	slot, ok := x.owners.slots[o]
+	if !ok {
+		return
+	}
+	for _, t := range x.tiers {
+		t.clear(slot)
+	}
+}
 
 // RemoveOwner forgets all that an owner holds, in every tier.
-func (x *Index) RemoveOwner(o Owner) {}
+func (x *Index) RemoveOwner(o Owner) {
+	o = o.canon()
+	x.owners.mu.RLock()
+	x.clearLocked(o)
+	x.owners.mu.RUnlock()
 
-// Dump calls yield with one Stored event for each block of each owner, each with its
-// parent; applied in any order to an empty index they make an equal one. Writers wait
-// for parts of a dump; each part is as of one moment. yield must keep nothing of the
-// event, and must not call Apply; false ends the dump.
-func (x *Index) Dump(yield func(ev *events.RouterEvent) bool) {}
+	x.owners.mu.Lock()
+	defer x.owners.mu.Unlock()
+	if slot, ok := x.owners.slots[o]; ok {
+		x.dropIfGoneLocked(o, slot)
+	}
+}
 
 // Stats is a snapshot of an index.
 type Stats struct {
@@ -50,55 +173,16 @@ type Stats struct {
 }
 
 // Stats returns the present counts.
-func (x *Index) Stats() Stats { return Stats{} }
-
-// Scratch is the memory of lookups of one goroutine. Results in it are valid until the next
-// lookup with it.
-type Scratch struct{}
-
-// NewScratch returns a Scratch for lookups in x. It may be dropped without a call.
-func (x *Index) NewScratch() *Scratch { return &Scratch{} }
-
-// Match is the device side of a lookup.
-type Match struct{}
-
-// Match finds the device depth of every worker for a prompt's local hashes. The caller
-// must not change locals until the results of the lookup are done with. The routing snapshot of the
-// whole lookup is that of this call.
-func (x *Index) Match(s *Scratch, locals []uint64) *Match { return nil }
-
-// Depth returns the device depth of a worker.
-func (m *Match) Depth(w events.Worker) int { return 0 }
-
-// Plan looks the prompt up in HostPinned and chooses for every target, in the order
-// of targets. It appends to dst[:0].
-func (x *Index) Plan(s *Scratch, m *Match, dst []Choice) []Choice { return dst[:0] }
-
-// Choose is Match and Plan.
-func (x *Index) Choose(s *Scratch, locals []uint64, dst []Choice) []Choice { return dst[:0] }
-
-// PlanMulti is Plan for targets that can fetch from several sources: it covers as
-// many blocks from each frontier on as the sources together hold without a gap, with
-// the fewest segments. Starts inside of a run are allowed, unlike in Plan. It appends to dst[:0].
-// Segments are valid until the next lookup with s.
-func (x *Index) PlanMulti(s *Scratch, m *Match, dst []Multi) []Multi { return dst[:0] }
-
-// Scores gives the hits of every owner that has any, in the order of owners. It
-// appends to dst[:0].
-func (x *Index) Scores(s *Scratch, m *Match, dst []Score) []Score { return dst[:0] }
-
-// Chain returns the external hashes of the last lookup, from the root, as far as
-// they are known: at least to the End of each of its choices.
-func (s *Scratch) Chain() []uint64 { return nil }
-
-// Intervals appends the intervals of the last Plan to dst[:0], in no order: those that some
-// target can use.
-func (s *Scratch) Intervals(dst []Interval) []Interval { return dst[:0] }
-
-// Hint returns what a choice of the last Plan says: where the source is reached, and the hashes of
-// the blocks from the root through its end. False: no hint.
-func (s *Scratch) Hint(c Choice) (endpoint string, hashes []uint64, ok bool) { return "", nil, false }
-
-// AppendEnvelope appends the JSON of the envelope that carries the hint of a choice
-// (one kv.fetch). It appends nothing for a choice without a hint.
-func (s *Scratch) AppendEnvelope(dst []byte, messageID string, c Choice) []byte { return dst }
+func (x *Index) Stats() Stats {
+	s := Stats{Conflicts: x.conflicts.Load(), Refused: x.refused.Load()}
+	x.owners.mu.RLock()
+	s.Owners = len(x.owners.slots)
+	x.owners.mu.RUnlock()
+	for i, t := range x.tiers {
+		t.mu.Lock()
+		s.Pairs[i], s.Blocks[i] = t.allPairs, t.live
+		s.Bytes += t.bytes()
+		t.mu.Unlock()
+	}
+	return s
+}

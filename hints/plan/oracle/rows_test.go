@@ -10,7 +10,7 @@ import (
 
 // subjects are what the tables of this file are played on. Their expectations are
 // written by hand, from the contract; the oracle has to meet them too.
-var subjects = map[string]func() Subject{"oracle": Self}
+var subjects = map[string]func() Subject{"oracle": Self, "index": Index}
 
 // table builds a scenario by hand. Block positions count from 0; worker w is
 // {w, 0}, cache k has the key {k}; the chain has n blocks.
