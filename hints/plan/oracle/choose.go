@@ -194,24 +194,22 @@ func (q *question) continues(source, target *member) int {
 	return end
 }
 
-// intervals are the runs of sources that a frontier falls into, each from the
-// smallest such frontier on (rules 6 and 7; "intervals_kept" of the fixtures). Rule 7
-// drops those that no target can use.
+// intervals are the runs of those who can be sources, that a frontier falls into, each
+// from the smallest such frontier on (rules 1, 6 and 7; "intervals_kept" of the
+// fixtures).
 //
-// Chosen: a run that no target may use, for who the source is, is none of them; the
-// smallest frontier is that of any target, also one that may not use the source.
+// Chosen: a run counts also if just those targets that stand in it may not use the
+// source.
 func (q *question) intervals() []plan.Interval {
 	var out []plan.Interval
-	for i := range q.all {
-		s := &q.all[i]
+	for _, s := range q.all {
+		if s.Endpoint == "" || typeOf(&s) == "" {
+			continue
+		}
 		for _, r := range runs(s.has) {
-			inside := func(f int) bool { return r[0] <= f && f < r[1] }
-			first := slices.IndexFunc(q.starts, inside)
-			usable := slices.ContainsFunc(q.all, func(t member) bool {
-				return t.isTarget() && t.on && t.front > 0 && t.front < len(q.local) && inside(t.front) && eligible(s, &t)
-			})
-			if usable {
-				out = append(out, plan.Interval{Source: s.Owner, Start: q.starts[first], End: r[1]})
+			i := slices.IndexFunc(q.starts, func(f int) bool { return r[0] <= f && f < r[1] })
+			if i >= 0 {
+				out = append(out, plan.Interval{Source: s.Owner, Start: q.starts[i], End: r[1]})
 			}
 		}
 	}
