@@ -148,11 +148,12 @@ func (m *model) lookup(locals []uint64) *modelLookup {
 		map[plan.Owner]bool{}, nil, nil, nil, map[events.Worker]int{}}
 	all := m.owners()
 	own := map[plan.Owner][]uint64{}
+	var chain []uint64
 	for o := range all {
 		own[o] = m.follow(0, o, locals, nil)
 		r.device[o] = len(own[o])
-		if len(own[o]) > len(r.chain) {
-			r.chain = own[o]
+		if len(own[o]) > len(chain) {
+			chain = own[o]
 		}
 	}
 	for tier := 0; tier < 4; tier++ {
@@ -176,16 +177,17 @@ func (m *model) lookup(locals []uint64) *modelLookup {
 		if tier == 0 {
 			continue
 		}
-		// The chain goes on along the tier as long as some edge does.
+		known := chain
 		for o := range all {
-			n := min(len(own[o]), len(r.chain))
-			if !slices.Equal(own[o][:n], r.chain[:n]) {
+			n := min(len(own[o]), len(known))
+			if !slices.Equal(own[o][:n], known[:n]) {
 				r.stray[o] = true
-			} else if len(own[o]) > len(r.chain) {
-				r.chain = own[o]
+			} else if len(own[o]) > len(chain) {
+				chain = own[o]
 			}
 		}
 		if tier == 1 {
+			r.chain = chain
 			for p := len(r.chain); p < len(locals); p++ { // where sources go on beyond owners
 				e := m.edge(1, p, locals, r.chain)
 				if e == nil {

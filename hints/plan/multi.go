@@ -32,7 +32,7 @@ func (x *Index) PlanMulti(s *Scratch, m *Match, dst []Multi) []Multi {
 	defer x.epochs.leave(s.reader)
 	w := &s.walk
 	steady := x.steadily(s, m, func() {
-		w.begin(m, true)
+		w.begin(m, forMany)
 		w.run(x.tiers[events.HostPinned], m.stops, m.sets)
 	})
 	s.cover.fill(w)

@@ -13,7 +13,7 @@ func (x *Index) Plan(s *Scratch, m *Match, dst []Choice) []Choice {
 	defer x.epochs.leave(s.reader)
 	w := &s.walk
 	steady := x.steadily(s, m, func() {
-		w.begin(m, false)
+		w.begin(m, forOne)
 		w.run(x.tiers[events.HostPinned], m.stops, m.sets)
 	})
 	w.accumulate()
@@ -86,7 +86,7 @@ func (s *Scratch) Chain() []uint64 { return s.walk.chain }
 func (s *Scratch) Intervals(dst []Interval) []Interval {
 	w := &s.walk
 	dst = dst[:0]
-	if w.many {
+	if w.purpose != forOne {
 		return dst
 	}
 	for _, sp := range w.spans {

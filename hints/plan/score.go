@@ -20,7 +20,7 @@ func (x *Index) Scores(s *Scratch, m *Match, dst []Score) []Score {
 
 func (x *Index) scores(s *Scratch, m *Match, dst []Score) []Score {
 	w := &s.walk
-	w.begin(m, false)
+	w.begin(m, forScores)
 	for i, st := range m.stops {
 		for word, set := range m.set(i) {
 			for ; set != 0; set &= set - 1 {

@@ -14,8 +14,7 @@ import (
 type walk struct {
 	t *tier
 	m *Match
-	// many: sources are active wherever they own the edge, not from openings on only.
-	many bool
+	purpose purpose
 
 	// Sets of slots.
 	alive, next        []uint64 // owners that go on
@@ -24,7 +23,7 @@ type walk struct {
 
 	chain []uint64 // external hashes: the device path, then the edges that were followed
 	front []int32  // by slot: where the owner stopped
-	start []int32  // by slot of an active source: its opening; of many, its position
+	start []int32  // by slot of an active source: its opening; forMany, its position
 
 	openings []int32 // positions, ascending
 	spans    []span
@@ -33,10 +32,19 @@ type walk struct {
 	from [][len(types)]pair // by opening: the best of its spans; see accumulate
 }
 
+// purpose says which sources a walk follows.
+type purpose uint8
+
+const (
+	forScores purpose = iota // none
+	forOne                   // those active from an opening on
+	forMany                  // all: they are active wherever they own the edge
+)
+
 // span is a run of one source.
 type span struct {
 	slot       uint32
-	start, end int32 // start: of openings; of many, a position
+	start, end int32 // start: of openings; forMany, a position
 }
 
 // size makes the sets as long as those of m.
@@ -54,9 +62,9 @@ func (w *walk) size(m *Match) {
 func sized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
 // begin readies w for the tiers below the device.
-func (w *walk) begin(m *Match, many bool) {
+func (w *walk) begin(m *Match, purpose purpose) {
 	w.size(m)
-	w.many = many
+	w.purpose = purpose
 	clear(w.front)
 	clear(w.strays)
 	w.chain = append(w.chain[:0], m.path...)
@@ -126,9 +134,9 @@ func (w *walk) run(t *tier, stops []stop, sets []uint64) {
 		w.closed(p)
 		w.alive, w.next = w.next, w.alive
 		w.active, w.activeNext = w.activeNext, w.active
-		if w.many {
+		if w.purpose == forMany {
 			end = v.fresh(t, p, end, w.active, w.m.topology.sources, true, func(slot uint32) { w.start[slot] = int32(p) })
-		} else if opens {
+		} else if opens && w.purpose == forOne {
 			at := int32(len(w.openings))
 			w.openings = append(w.openings, int32(p))
 			w.from = append(w.from, [len(types)]pair{})
@@ -174,7 +182,7 @@ func (w *walk) closed(p int) {
 			slot := uint32(i*64 + bits.TrailingZeros64(gone))
 			start := w.start[slot]
 			w.spans = append(w.spans, span{slot, start, int32(p)})
-			if !w.many {
+			if w.purpose == forOne {
 				w.offer(&w.from[start], slot, p)
 			}
 		}
