@@ -54,12 +54,15 @@ func (a Answer) Hints() []Hint {
 // Counts says what the scenarios so far have been about, so that a test can tell
 // that they were about something.
 type Counts struct {
-	Asks, Roots, Continuations, Nones, Caches int
-	OffChain                                  int // targets whose own blocks are not the chain's
-	Shared                                    int // targets for which several sources do more than one
+	Inventories, Events, Asks           int
+	Roots, Continuations, Nones, Caches int
+	OffChain                            int // targets whose own blocks are not the chain's
+	Shared                              int // targets for which several sources do more than one
 }
 
 func (c *Counts) add(o Counts) {
+	c.Inventories += o.Inventories
+	c.Events += o.Events
 	c.Asks += o.Asks
 	c.Roots += o.Roots
 	c.Continuations += o.Continuations
@@ -115,12 +118,14 @@ func Check(s Scenario, fresh func() Subject) (d *Difference, c Counts) {
 		}
 	}()
 	v, sub := NewInventory(), fresh()
+	c.Inventories = s.Inventories
 	var members []plan.Member
 	fail := func(what string) *Difference { return &Difference{s, step, what} }
 	for i, st := range s.Steps {
 		step = i
 		switch st.Kind {
 		case Event:
+			c.Events++
 			v.Apply(st.Event)
 			sub.Apply(st.Event)
 		case Gone:
@@ -278,50 +283,47 @@ func sameDumps(got, want []events.RouterEvent) string {
 	return b.String()
 }
 
-// Run checks n scenarios, of the seeds from seed on, on all cores. It stops at the
-// first difference, and returns it with the shortest scenario found that still
-// shows one. progress, if not nil, hears of every thousandth.
+// Run checks scenarios of the seeds from seed on, on all cores, until they have had n
+// inventories. It stops at the first difference, and returns it, a *Difference, with
+// the shortest scenario found that still shows one. progress, if not nil, hears how
+// many inventories are done, now and then, from any goroutine.
 func Run(n int, seed uint64, fresh func() Subject, progress func(done int)) (Counts, error) {
 	var (
+		next atomic.Uint64
+		stop atomic.Bool
+		wg   sync.WaitGroup
+
 		mu    sync.Mutex
 		total Counts
-		worst *Difference
-		next  atomic.Int64
-		stop  atomic.Bool
-		wg    sync.WaitGroup
+		first *Difference // of those seen, the one of the lowest seed
 	)
-	for range min(n, runtime.GOMAXPROCS(0)) {
+	next.Store(seed)
+	for range runtime.GOMAXPROCS(0) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			var mine Counts
 			for !stop.Load() {
-				i := next.Add(1) - 1
-				if i >= int64(n) {
-					break
+				d, c := Check(Make(next.Add(1)-1), fresh)
+				mu.Lock()
+				before := total.Inventories
+				total.add(c)
+				done := total.Inventories
+				if d != nil && (first == nil || d.Scenario.Seed < first.Scenario.Seed) {
+					first = d
 				}
-				d, c := Check(Make(seed+uint64(i)), fresh)
-				mine.add(c)
-				if progress != nil && i%1000 == 999 {
-					progress(int(i) + 1)
-				}
-				if d != nil {
+				mu.Unlock()
+				if d != nil || done >= n {
 					stop.Store(true)
-					mu.Lock()
-					if worst == nil || d.Scenario.Seed < worst.Scenario.Seed {
-						worst = d
-					}
-					mu.Unlock()
+				}
+				if progress != nil && before/1000 != done/1000 {
+					progress(done)
 				}
 			}
-			mu.Lock()
-			total.add(mine)
-			mu.Unlock()
 		}()
 	}
 	wg.Wait()
-	if worst == nil {
+	if first == nil {
 		return total, nil
 	}
-	return total, Shrink(worst, fresh)
+	return total, Shrink(first, fresh)
 }

@@ -69,7 +69,7 @@ func (v *Inventory) ask(members []plan.Member, local []uint64) *question {
 		q.look(&q.all[i])
 	}
 	for i := range q.all {
-		if m := &q.all[i]; m.isTarget() && m.on && 0 < m.front && m.front < len(local) {
+		if m := &q.all[i]; m.isTarget() && typeOf(m) != "" && m.on && 0 < m.front && m.front < len(local) {
 			q.starts = append(q.starts, m.front)
 		}
 	}

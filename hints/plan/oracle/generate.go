@@ -11,18 +11,27 @@ import (
 // Make returns the scenario of a seed.
 func Make(seed uint64) Scenario {
 	g := &generator{r: rand.New(rand.NewPCG(seed, 0x6b766372)), ids: map[events.Worker]uint64{}, exts: map[Edge]uint64{}}
-	g.world()
-	g.people()
-	g.join()
-	g.story()
-	g.ask()
-	g.ask()
-	g.add(Step{Kind: Replay, Shuffle: g.r.Uint64()})
-	g.ask()
-	return Scenario{Seed: seed, Steps: g.steps}
+	s := Scenario{Seed: seed}
+	for more := true; more; more = g.chance(75) {
+		s.Inventories++
+		g.world()
+		g.people()
+		g.join()
+		g.story()
+		g.ask()
+		g.ask()
+		if g.chance(40) {
+			g.add(Step{Kind: Replay, Shuffle: g.r.Uint64()})
+			g.ask()
+		}
+		g.leave()
+	}
+	s.Steps = g.steps
+	return s
 }
 
-// generator makes one scenario.
+// generator makes one scenario: several inventories, one after another, so that what
+// one leaves behind is there for the next.
 type generator struct {
 	r     *rand.Rand
 	steps []Step
@@ -65,6 +74,7 @@ func (g *generator) add(s Step) { g.steps = append(g.steps, s) }
 
 // world makes the chains: some share prefixes, some repeat the same few blocks.
 func (g *generator) world() {
+	g.chains = nil
 	g.style = pick(g, styles)
 	g.hashes = uint8(g.r.IntN(5))
 	n := g.between(1, 24)
@@ -128,6 +138,7 @@ func (g *generator) newExt() (h uint64) {
 
 // people makes workers and cache owners, and what the router knows of them.
 func (g *generator) people() {
+	g.workers, g.caches, g.speaker, g.members = nil, nil, nil, nil
 	count, ids := g.between(1, pick(g, []int{3, 6, 12})), 8
 	if g.chance(2) {
 		count, ids = g.between(60, 140), 1000 // sets of owners have edges as well
@@ -273,6 +284,21 @@ func (g *generator) story() {
 	}
 }
 
+// leave removes most owners, and mostly all.
+func (g *generator) leave() {
+	stays := 0
+	if g.chance(20) {
+		stays = 50
+	}
+	everyone := g.everyone()
+	g.r.Shuffle(len(everyone), func(i, j int) { everyone[i], everyone[j] = everyone[j], everyone[i] })
+	for _, w := range everyone {
+		if !g.chance(stays) {
+			g.add(Step{Kind: Gone, Owner: w.owner})
+		}
+	}
+}
+
 // shape gives an owner a prefix of the chain and some runs behind it. Who is no
 // target seldom has the begin: then there is a continuation to find.
 func (g *generator) shape(w who, c chain) {
@@ -335,7 +361,7 @@ func (g *generator) act(w who) {
 		g.add(Step{Kind: Gone, Owner: w.owner})
 	case p < 96:
 		g.rejoin()
-	case p < 97:
+	case p < 99:
 		// Somebody else speaks for a cache owner from now on.
 		if len(g.speaker) > 0 {
 			g.speaker[g.r.IntN(len(g.speaker))] = pick(g, g.workers)

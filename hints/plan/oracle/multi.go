@@ -87,6 +87,9 @@ func (q *question) wrong(m plan.Multi) string {
 	case len(m.Segments) != want.Segments:
 		return fmt.Sprintf("%d segments do", want.Segments)
 	}
+	if best := q.greedy(target); !slices.Equal(m.Segments, best.Segments) {
+		return fmt.Sprintf("want %+v", best.Segments)
+	}
 	return ""
 }
 

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
@@ -18,6 +19,7 @@ type table struct {
 	c     chain
 	steps []Step
 	want  [][]Hint // for each Ask, in order
+	multi map[int][]plan.Multi
 	plan  map[plan.Owner]plan.Member
 }
 
@@ -137,10 +139,13 @@ func (b *table) play(t *testing.T) {
 	for name, fresh := range subjects {
 		asked := 0
 		d, _ := Check(s, func() Subject {
-			return &watched{fresh(), func(got []Hint) {
+			return &watched{fresh(), func(got Reply) {
 				want := b.want[asked]
-				if what := sameHints(got, want); what != "" {
+				if what := sameHints(got.Hints, want); what != "" {
 					t.Errorf("%s, question %d: %s\n%v", name, asked, what, s)
+				}
+				if multi := b.multi[asked]; multi != nil && !reflect.DeepEqual(got.Multi, multi) {
+					t.Errorf("%s, question %d: several sources\n%+v, want\n%+v\n%v", name, asked, got.Multi, multi, s)
 				}
 				asked++
 			}}
@@ -156,12 +161,12 @@ func (b *table) play(t *testing.T) {
 
 type watched struct {
 	Subject
-	saw func([]Hint)
+	saw func(Reply)
 }
 
 func (s *watched) Ask(local []uint64) Reply {
 	r := s.Subject.Ask(local)
-	s.saw(r.Hints)
+	s.saw(r)
 	return r
 }
 

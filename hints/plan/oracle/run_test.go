@@ -13,16 +13,16 @@ func TestMakeRepeats(t *testing.T) {
 // The oracle agrees with itself, also after its own dump; and the scenarios are
 // about what they should be about.
 func TestSelf(t *testing.T) {
-	n := 2000
+	n := 1500
 	if testing.Short() {
-		n = 500
+		n = 400
 	}
 	c, err := Run(n, 1, Self, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d scenarios: %+v", n, c)
-	if c.Asks < 4*n || c.Roots < n/2 || c.Continuations < n/2 || c.Nones < n || c.Caches < n/4 {
-		t.Errorf("%d scenarios are about too little: %+v", n, c)
+	t.Logf("%+v", c)
+	if c.Inventories < n || c.Events < 20*n || c.Asks < 6*n || c.Roots < 5*n || c.Continuations < n/2 || c.Nones < 5*n || c.Caches < n/2 || c.OffChain < n/40 || c.Shared < n {
+		t.Errorf("%d inventories are about too little: %+v", n, c)
 	}
 }

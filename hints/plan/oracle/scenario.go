@@ -30,10 +30,12 @@ type Step struct {
 	Shuffle uint64
 }
 
-// Scenario is a story of one inventory. The same seed makes the same scenario.
+// Scenario is a story of some inventories, one after another. The same seed makes the
+// same scenario.
 type Scenario struct {
-	Seed  uint64
-	Steps []Step
+	Seed        uint64
+	Inventories int
+	Steps       []Step
 }
 
 // names gives hashes short names, for those who must read a scenario.

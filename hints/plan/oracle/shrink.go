@@ -10,7 +10,7 @@ import (
 func Shrink(d *Difference, fresh func() Subject) *Difference {
 	best := d
 	fails := func(steps []Step) bool {
-		got, _ := Check(Scenario{d.Scenario.Seed, steps}, fresh)
+		got, _ := Check(Scenario{Seed: d.Scenario.Seed, Steps: steps}, fresh)
 		if got == nil {
 			return false
 		}

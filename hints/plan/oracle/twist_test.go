@@ -49,7 +49,7 @@ func (s *twisted) Ask(local []uint64) Reply {
 	return s.self.Ask(local)
 }
 
-// The scenarios find each of these mistakes within a few hundred, and what is left
+// The scenarios find each of these mistakes within some hundred inventories, and what is left
 // of the scenario is short.
 func TestRunFindsMistakes(t *testing.T) {
 	mistakes := map[string]twisted{
@@ -151,7 +151,7 @@ func TestRunFindsMistakes(t *testing.T) {
 			}, nil)
 			d, ok := err.(*Difference)
 			if !ok {
-				t.Fatalf("%d scenarios did not find it", n)
+				t.Fatalf("%d inventories did not find it", n)
 			}
 			if size := size(d.Scenario.Steps); size > 30 {
 				t.Errorf("the shortest scenario found is long:\n%v", d)
