@@ -50,18 +50,26 @@ func (b *blocks) bytes() int64 {
 	return int64(b.slabs.len())*(hashSlabBytes+8) + int64(cap(b.regions))*regionBytes
 }
 
-// take gives out n units, or fewer if no run is that long although a third of all
-// units is free: without that, regions that each have one unit left in use would make
-// the memory grow without bound.
+// take gives out n units, or fewer: at least half, to use up what other chunks have
+// left of regions; or any number, if a third of all units is free and no run is that long.
+// Without the last, regions that each have one unit left in use would make the memory
+// grow without bound.
 func (b *blocks) take(n int) (base uint32, got int) {
 	lists := b.some >> n << n
+	if lists&(1<<regionUnits-1) == 0 && n < regionUnits {
+		// Only whole regions have n together.
+		if least := (n + 1) / 2; b.some&(1<<n-1)>>least != 0 {
+			n = bits.Len32(b.some&(1<<n-1)) - 1
+			lists = 1 << n
+		}
+	}
 	if lists == 0 && b.some != 0 && b.free > len(b.regions)*regionUnits/3 {
 		n = bits.Len32(b.some) - 1
-		lists = b.some >> n << n
+		lists = 1 << n
 	}
 	if lists == 0 {
 		b.grow()
-		lists = b.some >> n << n
+		lists = 1 << regionUnits
 	}
 	r := b.lists[bits.TrailingZeros32(lists)] - 1
 	reg := &b.regions[r]

@@ -165,6 +165,7 @@ func (x *Index) RemoveOwner(o Owner) {
 // Stats is a snapshot of an index.
 type Stats struct {
 	Owners    int    // known owners
+	Targets   int    // of the topology; without any there are no hints
 	Pairs     [4]int // (owner, block) pairs, by events.Tier
 	Blocks    [4]int // different blocks that have an owner, by events.Tier
 	Bytes     int64  // memory of the index, without Go's headroom
@@ -175,6 +176,7 @@ type Stats struct {
 // Stats returns the present counts.
 func (x *Index) Stats() Stats {
 	s := Stats{Conflicts: x.conflicts.Load(), Refused: x.refused.Load()}
+	s.Targets = len(x.topology.Load().targets)
 	x.owners.mu.RLock()
 	s.Owners = len(x.owners.slots)
 	x.owners.mu.RUnlock()

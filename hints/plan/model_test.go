@@ -16,6 +16,7 @@ import (
 // model is the index as doc.go words it: maps of edges, no sharing, no order of work.
 type model struct {
 	tiers   [4]map[edgeKey]*edgeVal
+	to      [4]map[uint64]map[edgeKey]bool // by hash: edges to it, as far as there are any
 	members []plan.Member
 	by      map[plan.Owner]events.Worker
 }
@@ -34,6 +35,7 @@ func newModel() *model {
 	m := &model{by: map[plan.Owner]events.Worker{}}
 	for i := range m.tiers {
 		m.tiers[i] = map[edgeKey]*edgeVal{}
+		m.to[i] = map[uint64]map[edgeKey]bool{}
 	}
 	return m
 }
@@ -63,21 +65,28 @@ func (m *model) apply(ev *events.RouterEvent) {
 			if e != nil && e.child != b.Hash {
 				return
 			}
-			for k, other := range tier {
-				if k != key && other.child == b.Hash && other.owners[o] {
+			to := m.to[ev.Tier]
+			for k := range to[b.Hash] {
+				if k != key && tier[k].owners[o] {
 					return
 				}
 			}
 			if e == nil {
 				e = &edgeVal{b.Hash, map[plan.Owner]bool{}}
 				tier[key] = e
+				if to[b.Hash] == nil {
+					to[b.Hash] = map[edgeKey]bool{}
+				}
+				to[b.Hash][key] = true
 			}
 			e.owners[o] = true
 			key = edgeKey{false, b.Hash, 0}
 		}
 	case events.Removed:
 		for _, h := range ev.Hashes {
-			m.drop(int(ev.Tier), func(e *edgeVal, p plan.Owner) bool { return p == o && e.child == h })
+			for k := range m.to[ev.Tier][h] {
+				m.drop(int(ev.Tier), k, func(p plan.Owner) bool { return p == o })
+			}
 		}
 	case events.Cleared:
 		gone := func(p plan.Owner) bool { return p == o }
@@ -85,17 +94,19 @@ func (m *model) apply(ev *events.RouterEvent) {
 			gone = func(p plan.Owner) bool { return p == o || p.Cache && m.by[p] == ev.Worker }
 		}
 		for i := range m.tiers {
-			m.drop(i, func(_ *edgeVal, p plan.Owner) bool { return gone(p) })
+			for k := range m.tiers[i] {
+				m.drop(i, k, gone)
+			}
 		}
 	}
 }
 
-func (m *model) drop(tier int, gone func(*edgeVal, plan.Owner) bool) {
-	for k, e := range m.tiers[tier] {
-		maps.DeleteFunc(e.owners, func(p plan.Owner, _ bool) bool { return gone(e, p) })
-		if len(e.owners) == 0 {
-			delete(m.tiers[tier], k)
-		}
+func (m *model) drop(tier int, k edgeKey, gone func(plan.Owner) bool) {
+	e := m.tiers[tier][k]
+	maps.DeleteFunc(e.owners, func(p plan.Owner, _ bool) bool { return gone(p) })
+	if len(e.owners) == 0 {
+		delete(m.tiers[tier], k)
+		delete(m.to[tier][e.child], k)
 	}
 }
 
@@ -325,19 +336,8 @@ type world struct {
 func drawWorld(t *rapid.T) *world {
 	w := &world{wild: rapid.Bool().Draw(t, "wild")}
 	long := rapid.SampledFrom([]int{4, 12, 70, 200}).Draw(t, "longest")
-	for i := range rapid.IntRange(1, 4).Draw(t, "prompts") {
-		n := rapid.IntRange(1, long).Draw(t, "blocks")
-		var locals, hashes []uint64
-		if i > 0 {
-			of := rapid.IntRange(0, i-1).Draw(t, "fork")
-			at := rapid.IntRange(0, len(w.locals[of])).Draw(t, "at")
-			locals, hashes = slices.Clone(w.locals[of][:at]), slices.Clone(w.hashes[of][:at])
-		}
-		for len(locals) < n {
-			locals = append(locals, uint64(i+1)*1000+uint64(len(locals)))
-			hashes = append(hashes, uint64(i+1)<<40+uint64(len(hashes)))
-		}
-		w.locals, w.hashes = append(w.locals, locals), append(w.hashes, hashes)
+	for range rapid.IntRange(1, 4).Draw(t, "prompts") {
+		w.grow(t, long)
 	}
 	for i := range rapid.IntRange(1, 6).Draw(t, "workers") {
 		w.owners = append(w.owners, plan.Owner{Worker: events.Worker{ID: uint64(9 - i), Rank: uint32(i % 2)}})
@@ -346,6 +346,23 @@ func drawWorld(t *rapid.T) *world {
 		w.owners = append(w.owners, plan.Owner{Cache: true, Key: events.OwnerKey{byte(7 - i)}})
 	}
 	return w
+}
+
+// grow adds a prompt.
+func (w *world) grow(t *rapid.T, long int) {
+	n := rapid.IntRange(1, long).Draw(t, "blocks")
+	var locals, hashes []uint64
+	i := len(w.locals)
+	if i > 0 {
+		of := rapid.IntRange(0, i-1).Draw(t, "fork")
+		at := rapid.IntRange(0, len(w.locals[of])).Draw(t, "at")
+		locals, hashes = slices.Clone(w.locals[of][:at]), slices.Clone(w.hashes[of][:at])
+	}
+	for len(locals) < n {
+		locals = append(locals, uint64(i+1)*1000+uint64(len(locals)))
+		hashes = append(hashes, uint64(i+1)<<40+uint64(len(hashes)))
+	}
+	w.locals, w.hashes = append(w.locals, locals), append(w.hashes, hashes)
 }
 
 func (w *world) event(t *rapid.T) *events.RouterEvent {
@@ -448,6 +465,9 @@ func TestModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.apply(ev)
+			if err := x.Check(); err != nil {
+				t.Fatal(err)
+			}
 			locals := rapid.SampledFrom(w.locals).Draw(t, "looked up")
 			sameLookup(t, x, s, m, locals)
 		}
@@ -475,8 +495,38 @@ func TestModel(t *testing.T) {
 		for o := range m.owners() {
 			x.RemoveOwner(o)
 		}
+		if err := x.Check(); err != nil {
+			t.Fatal(err)
+		}
 		if st := x.Stats(); st.Pairs != [4]int{} || st.Blocks != [4]int{} {
 			t.Fatalf("without owners: %+v", st)
+		}
+	})
+}
+
+// Long runs of events: memory is used again, chunks are rewritten, tables renewed.
+func TestChurn(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorld(t)
+		for range 12 {
+			w.grow(t, 300)
+		}
+		x, m := plan.New(plan.Config{}), newModel()
+		m.members = w.members(t)
+		x.SetTopology(m.members)
+		s := x.NewScratch()
+		for i := range 300 {
+			ev := w.event(t)
+			if err := x.Apply(ev); err != nil {
+				t.Fatal(err)
+			}
+			m.apply(ev)
+			if i%30 == 29 {
+				if err := x.Check(); err != nil {
+					t.Fatal(err)
+				}
+				sameLookup(t, x, s, m, rapid.SampledFrom(w.locals).Draw(t, "looked up"))
+			}
 		}
 	})
 }

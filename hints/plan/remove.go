@@ -25,7 +25,7 @@ func (t *tier) remove(slot uint32, hashes []uint64) {
 				continue
 			}
 		}
-		p := t.nodes.probe(nodeHash(hash))
+		p := t.nodes.probe(t.nodeHash(hash))
 		for n := p.next(); n != 0; n = p.next() {
 			e := edge(n)
 			if t.hash(e) == hash && t.mineNow(slot, e.chunk())>>e.at()&1 != 0 {
@@ -112,9 +112,9 @@ func (t *tier) rewrite(id uint32, lives uint64) {
 		copy(h, hashes[from:])
 		nc.owned.Store(uint64(t.part(old, from, n)))
 		nc.shape.Add(uint32(n)) // (A)
-		t.heads.add(headHash(root, parent, l[0]), into)
+		t.heads.add(t.headHash(root, parent, l[0]), into)
 		for at := range n {
-			t.nodes.add(nodeHash(h[at]), uint32(edgeOf(into, at)))
+			t.nodes.add(t.nodeHash(h[at]), uint32(edgeOf(into, at)))
 		}
 		t.twins.Add(int64(n)) // kill counts them off
 	}

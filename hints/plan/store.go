@@ -19,8 +19,9 @@ type openChunk struct {
 	was    uint64 // mine as it is written
 }
 
-// maxTwins is how many edges may lead to one hash. In a hash domain without faults it
-// is one; more than that cost every lookup.
+// maxTwins is how many edges may lead to one hash, and how many dead ones may have one
+// parent and local hash. In a hash domain without faults it is one each; all of them
+// cost every lookup that comes by.
 const maxTwins = 64
 
 // outcome says how far a Stored event came.
@@ -43,8 +44,15 @@ func (t *tier) store(slot uint32, ev *events.RouterEvent) (end outcome, left int
 	if root {
 		parent = 0
 	} else {
+		if len(ev.Blocks) > 0 {
+			// These three are waited for together, as in touch.
+			b := &ev.Blocks[0]
+			t.touched = t.nodes.touch(t.nodeHash(parent)) + t.nodes.touch(t.nodeHash(b.Hash)) +
+				t.heads.touch(t.headHash(false, parent, b.Local))
+		}
 		last = t.node(parent)
 	}
+	t.untouched = len(ev.Blocks)
 	o := &t.cur
 	for i := range ev.Blocks {
 		b := &ev.Blocks[i]
@@ -55,7 +63,7 @@ func (t *tier) store(slot uint32, ev *events.RouterEvent) (end outcome, left int
 			o.mine |= 1 << next
 			last = edgeOf(o.id, next)
 		} else {
-			last, end = t.storeOne(slot, root, parent, last, b, len(ev.Blocks)-i)
+			last, end = t.storeOne(slot, root, parent, last, ev.Blocks[i:])
 			if end != applied {
 				t.close(slot)
 				return end, len(ev.Blocks) - i
@@ -67,26 +75,29 @@ func (t *tier) store(slot uint32, ev *events.RouterEvent) (end outcome, left int
 	return applied, 0
 }
 
-// storeOne makes the owner of slot own the edge (parent, b.Local) to b.Hash. last is
-// an edge that leads to parent, or 0. more is how many blocks the event still has,
-// with this one.
-func (t *tier) storeOne(slot uint32, root bool, parent uint64, last edge, b *events.Block, more int) (edge, outcome) {
-	e, dead := t.find(root, parent, b.Local, b.Hash, last)
+// storeOne makes the owner of slot own the edge from parent of the first of rest, what
+// is left of its event. last is an edge that leads to parent, or 0.
+func (t *tier) storeOne(slot uint32, root bool, parent uint64, last edge, rest []events.Block) (edge, outcome) {
+	b := &rest[0]
+	e, dead, others := t.find(root, parent, b.Local, b.Hash, last)
 	if e != 0 && t.hash(e) != b.Hash {
 		return 0, conflicted // the first mapping stays
 	}
 	if e == 0 {
 		e = dead
+		if len(rest) <= t.untouched {
+			t.touch(rest)
+		}
 	}
 	known, twins := t.ownsOther(slot, b.Hash, e)
 	if known {
 		return 0, conflicted
 	}
 	if e == 0 {
-		if twins >= maxTwins {
+		if twins >= maxTwins || others >= maxTwins {
 			return 0, conflicted
 		}
-		if e = t.add(slot, root, parent, last, b, more); e == 0 {
+		if e = t.add(slot, root, parent, last, rest); e == 0 {
 			return 0, refused
 		}
 		if twins > 0 {
@@ -99,9 +110,25 @@ func (t *tier) storeOne(slot uint32, root bool, parent uint64, last edge, b *eve
 	return e, applied
 }
 
+// touchAhead is how many blocks of an event are looked up at once. Where one is new
+// the further ones mostly are, and a look at a table of some hundred MB waits for
+// memory; 16 waits fit into one another.
+const touchAhead = 16
+
+func (t *tier) touch(rest []events.Block) {
+	n := min(touchAhead, len(rest))
+	t.untouched = len(rest) - n
+	sum := uint64(0)
+	for i := 1; i < n; i++ { // the first is being waited for
+		sum += t.nodes.touch(t.nodeHash(rest[i].Hash))
+		sum += t.heads.touch(t.headHash(false, rest[i-1].Hash, rest[i].Local))
+	}
+	t.touched = sum
+}
+
 // find returns the live edge (parent, local), or 0 with a dead one that leads to hash,
-// if there is one.
-func (t *tier) find(root bool, parent, local, hash uint64, last edge) (live, dead edge) {
+// if there is one, and the number of dead ones that do not.
+func (t *tier) find(root bool, parent, local, hash uint64, last edge) (live, dead edge, others int) {
 	look := func(e edge) bool {
 		id, at := e.chunk(), e.at()
 		if t.liveNow(id)>>at&1 != 0 {
@@ -110,6 +137,8 @@ func (t *tier) find(root bool, parent, local, hash uint64, last edge) (live, dea
 		}
 		if t.hash(e) == hash {
 			dead = e
+		} else {
+			others++
 		}
 		return false
 	}
@@ -124,29 +153,29 @@ func (t *tier) find(root bool, parent, local, hash uint64, last edge) (live, dea
 	}
 	if last != 0 {
 		if after(last) {
-			return live, 0
+			return live, 0, 0
 		}
 		if next := t.chunk(last.chunk()).next.Load(); next != 0 && last.at()+1 == t.chunk(last.chunk()).len() {
 			if t.isHead(t.chunk(next), false, parent, local) && look(edgeOf(next, 0)) {
-				return live, 0
+				return live, 0, 0
 			}
 		}
 	}
-	p := t.heads.probe(headHash(root, parent, local))
+	p := t.heads.probe(t.headHash(root, parent, local))
 	for n := p.next(); n != 0; n = p.next() {
 		if t.isHead(t.chunk(n), root, parent, local) && look(edgeOf(n, 0)) {
-			return live, 0
+			return live, 0, 0
 		}
 	}
 	if last != 0 && t.twins.Load() > 0 {
-		p := t.nodes.probe(nodeHash(parent))
+		p := t.nodes.probe(t.nodeHash(parent))
 		for n := p.next(); n != 0; n = p.next() {
 			if e := edge(n); e != last && t.hash(e) == parent && after(e) {
-				return live, 0
+				return live, 0, 0
 			}
 		}
 	}
-	return 0, dead
+	return 0, dead, others
 }
 
 // liveNow returns the edges of a chunk that live, with those of the event in hand.
@@ -163,7 +192,7 @@ func (t *tier) ownsOther(slot uint32, hash uint64, e edge) (owns bool, twins int
 	if e != 0 && t.twins.Load() == 0 {
 		return false, 0
 	}
-	p := t.nodes.probe(nodeHash(hash))
+	p := t.nodes.probe(t.nodeHash(hash))
 	for n := p.next(); n != 0; n = p.next() {
 		other := edge(n)
 		if other == e || t.hash(other) != hash {
@@ -188,7 +217,8 @@ func (t *tier) mineNow(slot, id uint32) uint64 {
 
 // add makes a new edge, dead as yet: at the end of last's chunk, if last is the end and there is
 // room, otherwise in a new chunk with room for the event's further blocks. It returns 0 at a limit.
-func (t *tier) add(slot uint32, root bool, parent uint64, last edge, b *events.Block, more int) edge {
+func (t *tier) add(slot uint32, root bool, parent uint64, last edge, rest []events.Block) edge {
+	b, more := &rest[0], len(rest)
 	if t.nodes.len >= t.maxEdges {
 		return 0
 	}
@@ -199,7 +229,7 @@ func (t *tier) add(slot uint32, root bool, parent uint64, last edge, b *events.B
 		o.locals[at], o.hashes[at] = b.Local, b.Hash
 		o.len++
 		o.c.shape.Add(1) // (A)
-		t.nodes.add(nodeHash(b.Hash), uint32(edgeOf(id, at)))
+		t.nodes.add(t.nodeHash(b.Hash), uint32(edgeOf(id, at)))
 		return edgeOf(id, at)
 	}
 	want := (min(more, chunkBlocks) + unitBlocks - 1) / unitBlocks
@@ -218,8 +248,8 @@ func (t *tier) add(slot uint32, root bool, parent uint64, last edge, b *events.B
 	locals, hashes := t.blocks.of(c.base, 1)
 	locals[0], hashes[0] = b.Local, b.Hash
 	c.shape.Add(1)
-	t.nodes.add(nodeHash(b.Hash), uint32(edgeOf(n, 0)))
-	t.heads.add(headHash(root, parent, b.Local), n)
+	t.nodes.add(t.nodeHash(b.Hash), uint32(edgeOf(n, 0)))
+	t.heads.add(t.headHash(root, parent, b.Local), n)
 	if last != 0 && at == t.chunk(id).len() && t.chunk(id).next.Load() == 0 {
 		t.link(id, n)
 	}
@@ -320,9 +350,14 @@ func (t *tier) kill(id uint32) {
 	c := t.chunk(id)
 	n := c.len()
 	locals, hashes := t.blocks.of(c.base, n)
-	t.heads.remove(headHash(c.root(), c.parent, locals[0]), id)
+	t.heads.remove(t.headHash(c.root(), c.parent, locals[0]), id)
+	sum := uint64(0)
+	for _, hash := range hashes {
+		sum += t.nodes.touch(t.nodeHash(hash)) // as touch
+	}
+	t.touched = sum
 	for at := range n {
-		t.nodes.remove(nodeHash(hashes[at]), uint32(edgeOf(id, at)))
+		t.nodes.remove(t.nodeHash(hashes[at]), uint32(edgeOf(id, at)))
 		if t.twins.Load() > 0 && t.node(hashes[at]) != 0 {
 			t.twins.Add(-1)
 		}

@@ -17,7 +17,7 @@ import (
 //
 // A page is an open-addressed array of groups of 8: a word of 8 fingerprints, of which 0
 // is free and 1 a tombstone, beside the 8 numbers. That is 5 bytes for each at full
-// load. Pages grow by 20 to 45 %, each by another part, so that at no time all of them are at their emptiest.
+// load. Pages grow by 15 to 35 %, each by another part, so that at no time all of them are at their emptiest.
 type table struct {
 	pages  [tablePages]atomic.Pointer[page]
 	hashOf func(n uint32) uint64 // of a number in the table
@@ -29,6 +29,10 @@ const (
 	tablePageBits = 12
 	tablePages    = 1 << tablePageBits
 )
+
+// fullPercent is how much of a page may be in use. A page of one group has a free
+// slot left then, which ends probes.
+const fullPercent = 92
 
 type group struct {
 	prints  atomic.Uint64
@@ -91,6 +95,16 @@ func (t *table) probe(hash uint64) probe {
 	return p
 }
 
+// touch brings what a probe of a hash reads first into the cache. Calls one after the
+// other wait for memory together.
+func (t *table) touch(hash uint64) uint64 {
+	pg := t.pages[pageOf(hash)].Load()
+	if pg == nil {
+		return 0
+	}
+	return pg.groups[homeOf(hash, len(pg.groups))].prints.Load()
+}
+
 // next returns the next number, 0 after the last.
 func (p *probe) next() uint32 {
 	for {
@@ -117,7 +131,7 @@ func (p *probe) next() uint32 {
 func (t *table) add(hash uint64, n uint32) {
 	slot := &t.pages[pageOf(hash)]
 	pg := slot.Load()
-	if pg == nil || (pg.len+pg.dead+1)*10 > len(pg.groups)*8*9 {
+	if pg == nil || (pg.len+pg.dead+1)*100 > len(pg.groups)*8*fullPercent {
 		pg = t.renew(pg)
 		slot.Store(pg)
 	}
@@ -190,8 +204,13 @@ func (t *table) renew(pg *page) *page {
 		t.bytes += groupBytes
 		return &page{groups: make([]group, 1)}
 	}
-	room := float64(pg.len+1) / 0.9 * (1.2 + 0.25*rand.Float64())
-	next := &page{groups: make([]group, 1+int(room/8))}
+	room := float64(pg.len+1) * 100 / fullPercent * (1.15 + 0.2*rand.Float64())
+	groups := 1 + int(room/8)
+	if size := groups * groupBytes; size > 32<<10 {
+		// Go gives out whole pages of 8 KiB: use the last one up.
+		groups = (size + 8<<10 - 1) / (8 << 10) * (8 << 10) / groupBytes
+	}
+	next := &page{groups: make([]group, groups)}
 	t.bytes += int64(len(next.groups)-len(pg.groups)) * groupBytes
 	for i := range pg.groups {
 		g := &pg.groups[i]

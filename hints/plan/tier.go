@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math/bits"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 )
@@ -60,11 +61,14 @@ type tier struct {
 	moves atomic.Uint64
 
 	maxEdges int
-	pairs    []int // by slot: edges owned
+	seed     uint64 // of the tables' hashes
+	pairs    []int  // by slot: edges owned
 	allPairs int
 	live     int // edges that live
 
-	cur openChunk
+	cur       openChunk
+	untouched int    // how much of the event in hand touch has left
+	touched   uint64 // what touch has read, which keeps its loads
 }
 
 // chunk is a piece of a chain. Its number is its place in tier.chunks; 0 is none.
@@ -109,12 +113,12 @@ type goneThing struct {
 }
 
 func newTier(e *epochs, maxEdges int) *tier {
-	t := &tier{epochs: e, maxEdges: maxEdges}
-	t.nodes.hashOf = func(n uint32) uint64 { return nodeHash(t.hash(edge(n))) }
+	t := &tier{epochs: e, maxEdges: maxEdges, seed: rand.Uint64()}
+	t.nodes.hashOf = func(n uint32) uint64 { return t.nodeHash(t.hash(edge(n))) }
 	t.heads.hashOf = func(n uint32) uint64 {
 		c := t.chunk(n)
 		locals, _ := t.blocks.of(c.base, 1)
-		return headHash(c.root(), c.parent, locals[0])
+		return t.headHash(c.root(), c.parent, locals[0])
 	}
 	t.gone.again = limboBatch
 	return t
@@ -130,7 +134,8 @@ func (t *tier) hash(e edge) uint64 {
 	return hashes[e.at()]
 }
 
-// Hashes are mixed anew: those of an engine need not be even. The constants are of
+// Hashes are mixed anew: those of an engine need not be even, and one that knows the
+// mixing could make many fall on one place of a table; hence the seed. The constants are of
 // wyhash; the mixing is its multiplication of 64 by 64 bits.
 const (
 	mix1 = 0xa0761d6478bd642f
@@ -143,13 +148,13 @@ func mix(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-func nodeHash(hash uint64) uint64 { return mix(hash^mix1, mix2) }
+func (t *tier) nodeHash(hash uint64) uint64 { return mix(hash^t.seed, mix2) }
 
-func headHash(root bool, parent, local uint64) uint64 {
+func (t *tier) headHash(root bool, parent, local uint64) uint64 {
 	if root {
-		return mix(local^mix2, mix3)
+		return mix(local^t.seed, mix3)
 	}
-	return mix(mix(parent^mix1, mix2)^local, mix3)
+	return mix(mix(parent^t.seed, mix1)^local, mix3)
 }
 
 // isHead reports whether a chunk begins with the edge (parent, local).
@@ -167,7 +172,7 @@ func (t *tier) lives(c *chunk, at int) bool {
 
 // node returns an edge that leads to a hash, or 0.
 func (t *tier) node(hash uint64) edge {
-	p := t.nodes.probe(nodeHash(hash))
+	p := t.nodes.probe(t.nodeHash(hash))
 	for n := p.next(); n != 0; n = p.next() {
 		if t.hash(edge(n)) == hash {
 			return edge(n)

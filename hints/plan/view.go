@@ -70,7 +70,7 @@ func (v *view) search(t *tier, locals []uint64, parent uint64, p int) {
 
 func (v *view) searchOnce(t *tier, locals []uint64, parent uint64, p int) bool {
 	root, local := p == 0, locals[p]
-	pr := t.heads.probe(headHash(root, parent, local))
+	pr := t.heads.probe(t.headHash(root, parent, local))
 	for n := pr.next(); n != 0; n = pr.next() {
 		if c := t.chunk(n); t.isHead(c, root, parent, local) && t.lives(c, 0) && v.take(t, n, 0, locals, p) {
 			return true
@@ -79,7 +79,7 @@ func (v *view) searchOnce(t *tier, locals []uint64, parent uint64, p int) bool {
 	if root {
 		return false
 	}
-	pr = t.nodes.probe(nodeHash(parent))
+	pr = t.nodes.probe(t.nodeHash(parent))
 	for n := pr.next(); n != 0; n = pr.next() {
 		e := edge(n)
 		if t.hash(e) != parent {

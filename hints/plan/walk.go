@@ -12,8 +12,8 @@ import (
 // own the edge there become active, and stay so while they own every further edge.
 // Each such run is a span.
 type walk struct {
-	t *tier
-	m *Match
+	t       *tier
+	m       *Match
 	purpose purpose
 
 	// Sets of slots.
