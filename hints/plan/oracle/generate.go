@@ -78,11 +78,13 @@ func (g *generator) world() {
 	g.style = pick(g, styles)
 	g.hashes = uint8(g.r.IntN(5))
 	n := g.between(1, 24)
-	switch g.r.IntN(20) {
-	case 0:
+	switch g.r.IntN(40) {
+	case 0, 1:
 		n = g.between(60, 70) // words of bits have edges
-	case 1:
+	case 2, 3:
 		n = g.between(100, 140)
+	case 4:
+		n = g.between(250, 600)
 	}
 	letters := 0 // any block differs from any other
 	if g.chance(40) {
