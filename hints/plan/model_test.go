@@ -508,14 +508,14 @@ func TestModel(t *testing.T) {
 func TestChurn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
-		for range 12 {
-			w.grow(t, 300)
+		for range 8 {
+			w.grow(t, 250)
 		}
 		x, m := plan.New(plan.Config{}), newModel()
 		m.members = w.members(t)
 		x.SetTopology(m.members)
 		s := x.NewScratch()
-		for i := range 300 {
+		for i := range 200 {
 			ev := w.event(t)
 			if err := x.Apply(ev); err != nil {
 				t.Fatal(err)
