@@ -71,9 +71,7 @@ func (x *Index) match(m *Match, w *walk) {
 	// All slots start; those that hold nothing stop at once.
 	w.size(m)
 	alive, next := w.alive, w.next
-	for i := range alive {
-		alive[i] = ^uint64(0)
-	}
+	m.everyone(alive)
 	t := x.tiers[events.Device]
 	var v view
 	parent := uint64(0)
@@ -95,6 +93,17 @@ func (x *Index) match(m *Match, w *walk) {
 	if n := len(m.path); n > 0 {
 		clear(next)
 		m.stop(alive, next, n)
+	}
+}
+
+// everyone fills a set with the slots that had an owner when the lookup began. Others
+// may have blocks by now, but m has no names for them.
+func (m *Match) everyone(set []uint64) {
+	for i := range set {
+		set[i] = ^uint64(0)
+	}
+	if n := len(m.names) % 64; n > 0 {
+		set[len(set)-1] = 1<<n - 1
 	}
 }
 
