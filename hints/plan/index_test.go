@@ -121,8 +121,11 @@ func TestStoredAgain(t *testing.T) {
 	x := plan.New(plan.Config{})
 	w := events.Worker{ID: 1}
 	apply(t, x, stored(w, events.HostPinned, 0, 1, 2, 3, 4, 5))
-	was := x.Stats()
-	for range 1000 {
+	var was plan.Stats
+	for i := range 1000 {
+		if i == 200 {
+			was = x.Stats()
+		}
 		apply(t, x, &events.RouterEvent{Worker: w, Tier: events.HostPinned, Op: events.Removed, Hashes: []uint64{3}},
 			stored(w, events.HostPinned, 2, 3))
 	}

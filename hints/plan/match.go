@@ -55,14 +55,20 @@ func (m *Match) set(i int) []uint64 { return m.sets[m.stops[i].at:][:m.words:m.w
 func (x *Index) Match(s *Scratch, locals []uint64) *Match {
 	x.epochs.enter(s.reader)
 	defer x.epochs.leave(s.reader)
-	s.match.locals = locals
-	x.match(&s.match, &s.walk)
-	return &s.match
+	m := &s.match
+	m.locals = locals
+	for range 4 {
+		x.match(m, &s.walk)
+		if x.owners.turn.Load() == m.turn {
+			break // otherwise what is called with m does it again
+		}
+	}
+	return m
 }
 
 // match fills m anew for m.locals, with the sets of w.
 func (x *Index) match(m *Match, w *walk) {
-	m.turn = x.owners.turn.Load()
+	m.turn = x.owners.turn.Load() // (T): before names
 	m.topology = x.topology.Load()
 	m.names = *x.owners.names.Load()
 	m.words = (len(m.names) + 63) / 64
