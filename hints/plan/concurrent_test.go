@@ -186,6 +186,52 @@ func TestLookupsBesideWriters(t *testing.T) {
 	}
 }
 
+// A block that stays is seen while its chunk is rewritten around it, again and again.
+func TestMovedBlocksAreSeen(t *testing.T) {
+	x := plan.New(plan.Config{})
+	locals, hashes := fixture.Prompt(1, 64)
+	w := events.Worker{ID: 1}
+	x.SetTopology([]plan.Member{{Owner: plan.Owner{Worker: w}, Type: "decode", Capable: true}})
+	all := &events.RouterEvent{Worker: w, Tier: events.HostPinned, Op: events.Stored}
+	most := &events.RouterEvent{Worker: w, Tier: events.HostPinned, Op: events.Removed}
+	for p := range hashes {
+		all.Blocks = append(all.Blocks, events.Block{Hash: hashes[p], Local: locals[p]})
+		if p > 2 {
+			most.Hashes = append(most.Hashes, hashes[p])
+		}
+	}
+	apply(t, x, all)
+	var stop atomic.Bool
+	var readers sync.WaitGroup
+	for range 2 {
+		readers.Add(1)
+		go func() {
+			defer readers.Done()
+			s := x.NewScratch()
+			var choices []plan.Choice
+			for !stop.Load() {
+				choices = x.Choose(s, locals[:3], choices)
+				if choices[0].Frontier != 3 {
+					t.Errorf("frontier %d, want 3", choices[0].Frontier)
+					return
+				}
+			}
+		}()
+	}
+	rounds := 20_000
+	if testing.Short() {
+		rounds = 4000
+	}
+	for range rounds {
+		apply(t, x, most, all)
+	}
+	stop.Store(true)
+	readers.Wait()
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Owners come and go, so that slots go from one to another; each lookup names the
 // owner that holds the block.
 func TestSlotsChangeOwners(t *testing.T) {

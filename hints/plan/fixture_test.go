@@ -137,4 +137,3 @@ func BenchmarkMatch(b *testing.B) {
 		})
 	}
 }
-

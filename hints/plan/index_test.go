@@ -116,6 +116,27 @@ func TestTwinsAreLimited(t *testing.T) {
 	}
 }
 
+// A block that goes and comes back among others takes no more room than it had.
+func TestStoredAgain(t *testing.T) {
+	x := plan.New(plan.Config{})
+	w := events.Worker{ID: 1}
+	apply(t, x, stored(w, events.HostPinned, 0, 1, 2, 3, 4, 5))
+	var was plan.Stats
+	for i := range 1000 {
+		if i == 200 {
+			was = x.Stats()
+		}
+		apply(t, x, &events.RouterEvent{Worker: w, Tier: events.HostPinned, Op: events.Removed, Hashes: []uint64{3}},
+			stored(w, events.HostPinned, 2, 3))
+	}
+	if st := x.Stats(); st.Pairs != was.Pairs || st.Conflicts != 0 || st.Bytes > was.Bytes+1024 {
+		t.Errorf("%+v, was %+v", st, was)
+	}
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Memory follows what is held: an index that was emptied, or that holds little of
 // what it held, does not grow as it is used on.
 func TestMemoryIsUsedAgain(t *testing.T) {

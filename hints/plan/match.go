@@ -55,14 +55,20 @@ func (m *Match) set(i int) []uint64 { return m.sets[m.stops[i].at:][:m.words:m.w
 func (x *Index) Match(s *Scratch, locals []uint64) *Match {
 	x.epochs.enter(s.reader)
 	defer x.epochs.leave(s.reader)
-	s.match.locals = locals
-	x.match(&s.match, &s.walk)
-	return &s.match
+	m := &s.match
+	m.locals = locals
+	for range 4 {
+		x.match(m, &s.walk)
+		if x.owners.turn.Load() == m.turn {
+			break // otherwise what is called with m does it again
+		}
+	}
+	return m
 }
 
 // match fills m anew for m.locals, with the sets of w.
 func (x *Index) match(m *Match, w *walk) {
-	m.turn = x.owners.turn.Load()
+	m.turn = x.owners.turn.Load() // (T): before names
 	m.topology = x.topology.Load()
 	m.names = *x.owners.names.Load()
 	m.words = (len(m.names) + 63) / 64
@@ -71,9 +77,7 @@ func (x *Index) match(m *Match, w *walk) {
 	// All slots start; those that hold nothing stop at once.
 	w.size(m)
 	alive, next := w.alive, w.next
-	for i := range alive {
-		alive[i] = ^uint64(0)
-	}
+	m.everyone(alive)
 	t := x.tiers[events.Device]
 	var v view
 	parent := uint64(0)
@@ -95,6 +99,17 @@ func (x *Index) match(m *Match, w *walk) {
 	if n := len(m.path); n > 0 {
 		clear(next)
 		m.stop(alive, next, n)
+	}
+}
+
+// everyone fills a set with the slots that had an owner when the lookup began. Others
+// may have blocks by now, but m has no names for them.
+func (m *Match) everyone(set []uint64) {
+	for i := range set {
+		set[i] = ^uint64(0)
+	}
+	if n := len(m.names) % 64; n > 0 {
+		set[len(set)-1] = 1<<n - 1
 	}
 }
 

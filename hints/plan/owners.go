@@ -52,7 +52,10 @@ type owners struct {
 	wanted map[uint32]bool
 
 	names atomic.Pointer[[]Owner] // by slot, for lookups
-	// turn counts the slots that were given to another owner.
+	// turn counts the slots that were given to another owner. A lookup whose blocks
+	// were seen at one turn, with names of that turn or a later one, knows whose they are.
+	//
+	//	(T) names.Store, then turn.Add  pairs with  turn.Load, then names.Load in match
 	turn atomic.Uint64
 }
 
@@ -80,12 +83,12 @@ func (o *owners) addLocked(x *Index, owner Owner) (uint32, bool) {
 		o.gone.collect(&x.epochs, o.reuse)
 	}
 	var slot uint32
-	if n := len(o.free); n > 0 {
+	again := len(o.free) > 0
+	if n := len(o.free); again {
 		slot, o.free = o.free[n-1], o.free[:n-1]
 		// Lookups may be reading the list: it is replaced.
 		names = append([]Owner(nil), names...)
 		names[slot] = owner
-		o.turn.Add(1)
 	} else {
 		if len(names) >= o.most {
 			return 0, false
@@ -97,6 +100,9 @@ func (o *owners) addLocked(x *Index, owner Owner) (uint32, bool) {
 	o.by[slot] = events.Worker{}
 	o.slots[owner] = slot
 	o.names.Store(&names)
+	if again {
+		o.turn.Add(1) // (T)
+	}
 	return slot, true
 }
 

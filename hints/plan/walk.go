@@ -77,8 +77,9 @@ func (w *walk) run(t *tier, stops []stop, sets []uint64) {
 	w.t = t
 	locals := w.m.locals
 	clear(w.active)
+	w.m.everyone(w.alive)
 	for i := range w.alive {
-		w.alive[i] = ^w.strays[i]
+		w.alive[i] &^= w.strays[i]
 	}
 	for _, st := range stops {
 		for i := range w.alive {
