@@ -160,6 +160,7 @@ func TestTails(t *testing.T) {
 		{"none", nil, func(*Event) {}},
 		{"group", list{2}, func(ev *Event) { ev.HasGroup, ev.Group = true, 2 }},
 		{"nil and kind", list{nil, "mamba"}, func(ev *Event) { ev.SpecKind = "mamba" }},
+		{"three are not by place", list{nil, nil, 5}, func(ev *Event) { ev.HasGroup, ev.Group = true, 5 }},
 		{"kind first", list{"mamba", 2, 128}, func(ev *Event) {
 			ev.SpecKind, ev.HasGroup, ev.Group, ev.HasWindow, ev.Window = "mamba", true, 2, true, 128
 		}},
