@@ -398,9 +398,10 @@ func TestReplayTooMuch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c, x := consume(t, ConsumerConfig{Endpoint: lossy.endpoint, Replay: lossy.replay})
-	eventually(t, "subscribed", func() bool { return lossy.pub.Subscribers() == 1 })
 	lossy.publish(store("", 0, 1), true)
+	c, x := consume(t, ConsumerConfig{Endpoint: lossy.endpoint, Replay: lossy.replay, Settle: time.Hour})
+	x.want(t, c, 1) // by the first replay
+	eventually(t, "subscribed", func() bool { return lossy.pub.Subscribers() == 1 })
 	lossy.publish(remove(1), true)
 	x.want(t, c)
 	lossy.publish(store("", 0, 2), false)

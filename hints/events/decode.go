@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // ErrMalformed: the bytes are no batch, or no event plane message. Nothing of them
@@ -579,33 +580,36 @@ func (d *Decoder) tokenIDs(ev *Event) fault {
 // are read here and not by calls.
 func (d *Decoder) singles(n int) fault {
 	r := &d.r
-	b, pos, tokens := r.b, r.pos, d.tokens
-	for range n {
+	from := len(d.tokens)
+	d.tokens = slices.Grow(d.tokens, n) // of n there are as many bytes, at least
+	tokens := d.tokens[from : from+n]
+	b, pos := r.b, r.pos
+	for i := range tokens {
 		left := len(b) - pos
 		if left <= 0 {
 			return short
 		}
 		switch c := b[pos]; {
-		case c < 0x80:
-			tokens = append(tokens, uint32(c))
-			pos++
-		case c == 0xcd && left >= 3:
-			tokens = append(tokens, uint32(binary.BigEndian.Uint16(b[pos+1:])))
-			pos += 3
 		case c == 0xce && left >= 5:
-			tokens = append(tokens, binary.BigEndian.Uint32(b[pos+1:]))
+			tokens[i] = binary.BigEndian.Uint32(b[pos+1:])
 			pos += 5
+		case c == 0xcd && left >= 3:
+			tokens[i] = uint32(binary.BigEndian.Uint16(b[pos+1:]))
+			pos += 3
+		case c < 0x80:
+			tokens[i] = uint32(c)
+			pos++
 		default:
 			r.pos = pos
 			v, f := r.u32()
 			if f != "" {
 				return f
 			}
-			tokens = append(tokens, v)
+			tokens[i] = v
 			pos = r.pos
 		}
 	}
-	r.pos, d.tokens = pos, tokens
+	r.pos, d.tokens = pos, d.tokens[:from+n]
 	return ""
 }
 

@@ -6,10 +6,11 @@
 // publisher's sequence. What a router wants to hear is a RouterEvent; a Normalizer
 // makes them from batches:
 //
-//	Event, Batch   as on the wire                 Decoder, AppendBatch
-//	RouterEvent    what a worker holds now        Normalizer
-//	Publisher      sends batches, keeps the last  Consumer reads them, asks for missing ones
-//	Plane          RouterEvents in Dynamo's envelope
+//	Event, Batch   as on the wire                     Decoder, AppendBatch
+//	RouterEvent    what a worker holds now            Normalizer
+//	Publisher      sends batches, keeps the last ones
+//	Consumer       reads batches, asks for those that are missing
+//	Envelope       a RouterEvent on Dynamo's plane    PlanePublisher, RouterEventDecoder
 //
 // Rules:
 //

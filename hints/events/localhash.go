@@ -45,8 +45,11 @@ func (h *localHasher) block(tokens []uint32, mm []MM) uint64 {
 		return xxh3.HashSeed(h.buf, h.seed)
 	}
 	h.buf = slices.Grow(h.buf[:0], 4*len(tokens)+8*len(mm))[:4*len(tokens)]
-	b := h.buf
-	for i, t := range tokens {
+	b, ts := h.buf, tokens
+	for ; len(ts) >= 2 && len(b) >= 8; ts, b = ts[2:], b[8:] {
+		binary.LittleEndian.PutUint64(b, uint64(ts[0])|uint64(ts[1])<<32)
+	}
+	for i, t := range ts {
 		binary.LittleEndian.PutUint32(b[4*i:], t)
 	}
 	if len(mm) > 0 {

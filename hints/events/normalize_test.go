@@ -173,6 +173,8 @@ func TestGroups(t *testing.T) {
 		{0, group(3, "", remove(1)), nil},
 		{0, group(3, "", store("", 0, 1)), nil},
 		{1, group(3, "", remove(1)), []Reason{ReasonUnlearnedGroup}}, // learned for rank 0
+		{1, group(3, "mamba", store("", 0, 1)), []Reason{ReasonNotMain}},
+		{0, group(3, "", remove(1)), nil}, // learned for rank 1
 		{0, group(0, "sliding_window", store("", 0, 1)), []Reason{ReasonNotMain}},
 		{0, group(0, "", remove(1)), []Reason{ReasonNotMain}},
 		{0, group(0, "mla_attention", remove(1)), nil}, // what it says itself counts

@@ -208,7 +208,7 @@ func TestPublisherConfig(t *testing.T) {
 		}
 	}
 	p := newPublisher(t, PublisherConfig{Endpoint: "inproc://engine", Rank: 2})
-	for _, b := range []Batch{{Events: make([]Event, MaxEvents+1)}, {Events: []Event{remove(make([]uint64, maxPayload)...)}}} {
+	for _, b := range []Batch{{Events: make([]Event, MaxEvents+1)}, {Events: []Event{remove(slices.Repeat([]uint64{math.MaxUint64}, maxPayload/9+1)...)}}} {
 		if _, err := p.Publish(&b); !errors.Is(err, ErrTooLarge) {
 			t.Errorf("a batch of %d events: %v", len(b.Events), err)
 		}
