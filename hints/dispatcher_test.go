@@ -356,7 +356,7 @@ func TestWarnings(t *testing.T) {
 	if got := f.log.attrs("kind"); fmt.Sprint(got) != "[protocol_version action_version]" {
 		t.Errorf("version warnings: %v", got)
 	}
-	if got := f.log.attrs("value"); fmt.Sprint(got) != "[2 [1]]" {
+	if got := f.log.attrs("value"); fmt.Sprint(got) != "[2 a list]" {
 		t.Errorf("values in them: %v", got)
 	}
 	if got := f.d.Counts().Types; got[1].Rejected[MissingSource] != 3 || got[2].Rejected[MissingSource] != 3 || got[1].Type != TypePrefetch || got[3].Type != "other" {

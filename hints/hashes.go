@@ -143,8 +143,6 @@ func appendJSONHashes(dst []uint64, b []byte, most int) ([]uint64, bool) {
 	}
 }
 
-func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
-
 // leadingUint returns the integer that the digits at the front of b make, and how many
 // those are: 0 if there are none, or if they are beyond 2^64-1.
 func leadingUint(b []byte) (uint64, int) {

@@ -48,15 +48,12 @@ func digitsEnd(d []byte, p int) int {
 }
 
 func (s *jsonScanner) space() {
-	for s.pos < len(s.data) {
-		switch s.data[s.pos] {
-		case ' ', '\t', '\n', '\r':
-			s.pos++
-		default:
-			return
-		}
+	for s.pos < len(s.data) && isSpace(s.data[s.pos]) {
+		s.pos++
 	}
 }
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
 
 // peek returns the next byte, 0 at the end: no value begins with it.
 func (s *jsonScanner) peek() byte {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 )
 
 // OutcomesConfig shapes the stream of outcomes. A zero field means the default.
@@ -44,16 +43,12 @@ type Outcomes struct {
 // requests: SGLang's limit. Results have them whole.
 const MaxIDBytes = 512
 
-// clipID shortens s to MaxIDBytes, at the edge of a character.
+// clipID shortens s to MaxIDBytes.
 func clipID(s string) string {
 	if len(s) <= MaxIDBytes {
 		return s
 	}
-	end := MaxIDBytes
-	for end > MaxIDBytes-utf8.UTFMax && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return strings.Clone(s[:end])
+	return strings.Clone(clip(s, MaxIDBytes))
 }
 
 // NewOutcomes returns an empty stream. Failure: ErrConfig.

@@ -1,6 +1,9 @@
 package hints
 
-import "fmt"
+import (
+	"fmt"
+	"unicode/utf8"
+)
 
 // Kind is the kind of a Value.
 type Kind uint8
@@ -165,8 +168,12 @@ func (v Value) quote() string {
 	switch {
 	case v.kind == Absent:
 		return "absent"
+	case v.kind == List || v.kind == Object || v.kind == Other:
+		return v.kind.String()
+	case v.doc == nil && v.kind == Text:
+		return fmt.Sprintf("%q", cut(v.tree.(string)))
 	case v.doc == nil:
-		return cut(fmt.Sprintf("%.80v", v.tree))
+		return cut(fmt.Sprint(v.tree))
 	case v.doc.form == formJSON && v.kind == Text:
 		return fmt.Sprintf("%q", cut(string(v.doc.data[v.lo:min(v.hi, v.lo+80)])))
 	case v.doc.form == formJSON:
@@ -180,7 +187,20 @@ func (v Value) quote() string {
 // cut shortens what comes from outside for a message.
 func cut(s string) string {
 	if len(s) > 64 {
-		return s[:64] + "..."
+		return clip(s, 64) + "..."
 	}
 	return s
+}
+
+// clip shortens s to at most n bytes, at the edge of a character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for end := n; end > n-utf8.UTFMax; end-- {
+		if utf8.RuneStart(s[end]) {
+			return s[:end]
+		}
+	}
+	return s[:n] // no UTF-8
 }
