@@ -294,6 +294,37 @@ func TestResolveWhileBusy(t *testing.T) {
 	}
 }
 
+// A call has its own time also where its own link has none for it.
+func TestResolveBesideBusyLink(t *testing.T) {
+	src := newTable(t, 8, 4096, false)
+	src.put(t, keyOf(0), 4096)
+	a := openNode(t, src, withResolver(&numbered{}))
+	b := openNode(t, newTable(t, 1, 1, false))
+	endpoint := a.Endpoints()[0]
+	if _, err := resolve(t, b, endpoint, hashesTo(1), 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	b.mu.Lock()
+	l := &b.dests[endpoint].link
+	b.mu.Unlock()
+	begun, gate, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		l.post(call(func() { close(begun); <-gate }))
+	}()
+	<-begun
+	all, err := resolve(t, b, endpoint, hashesTo(300), 50*time.Millisecond)
+	errorOf(t, err, ErrLost, wire.StatusTimeout, endpoint)
+	if all[0].Status != wire.StatusTimeout || all[299].Status != wire.StatusTimeout {
+		t.Errorf("%v", all[0].Status)
+	}
+	close(gate)
+	<-over
+	if all, err := resolve(t, b, endpoint, hashesTo(1), 5*time.Second); err != nil || all[0].Status != wire.StatusOK {
+		t.Errorf("%v, %v", all[0].Status, err)
+	}
+}
+
 // A resolver that does not return costs its own answers, and the time of those who ask:
 // blocks go on being served.
 func TestResolverThatBlocks(t *testing.T) {
