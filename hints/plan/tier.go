@@ -58,7 +58,8 @@ type tier struct {
 	//
 	//	(M) the edge's new place, moves.Add, then its old place dies
 	//	    pairs with  not found anywhere, then moves.Load
-	moves atomic.Uint64
+	moves    atomic.Uint64
+	inSearch func() // of tests: called by a lookup that is about to look at a chunk
 
 	maxEdges int
 	seed     uint64 // of the tables' hashes

@@ -72,8 +72,13 @@ func (v *view) searchOnce(t *tier, locals []uint64, parent uint64, p int) bool {
 	root, local := p == 0, locals[p]
 	pr := t.heads.probe(t.headHash(root, parent, local))
 	for n := pr.next(); n != 0; n = pr.next() {
-		if c := t.chunk(n); t.isHead(c, root, parent, local) && t.lives(c, 0) && v.take(t, n, 0, locals, p) {
-			return true
+		if c := t.chunk(n); t.isHead(c, root, parent, local) {
+			if t.inSearch != nil {
+				t.inSearch()
+			}
+			if t.lives(c, 0) && v.take(t, n, 0, locals, p) {
+				return true
+			}
 		}
 	}
 	if root {
