@@ -27,9 +27,10 @@
 //
 // The chain is the device path, then the HostPinned edges that lead on from it. An
 // edge of HostPinned that leads to another hash than the device path has at that
-// position is a conflict: owners that go over it keep their frontier, but are no
-// root-prefix sources, and as targets get no continuation; a continuation ends before
-// it.
+// position is a conflict: owners that go over it (strays) keep their frontier, but are
+// no root-prefix sources, and as targets get no continuation; a continuation ends
+// before it. Scores treats the further tiers alike, each against the chain that owners
+// followed above it; a stray has no hits there.
 //
 // # What is chosen
 //
@@ -45,8 +46,23 @@
 //
 // # Intervals
 //
-// A continuation's source becomes active at a frontier (0 < F < len) of a target,
-// and stays active while it owns every further edge. The interval begins at the
-// first frontier at which it became active and ends where it was lost; it may begin
-// again only at a frontier of another target.
+// A source becomes active at a frontier (0 < F < len) of a target, of whatever type,
+// and stays active while it owns every further edge. The interval begins at the first
+// frontier at which it became active and ends where it was lost; it may begin again
+// only at a frontier of another target. Targets that are strays, or of no known type,
+// have no such frontier.
+//
+// # Conflicts in general
+//
+// Within a hash domain (one model, block size and way of hashing) local and external
+// chains are one to one, and none of this matters. Where they are not, the index is as
+// said above up to a limit: of edges to one hash, and of dead ones with one parent and
+// local hash, it keeps 64; a Stored event stops before it makes another.
+//
+// # Several things at once
+//
+// Lookups take no lock and wait for nobody. What a lookup sees of a block, and of who
+// has it, is as of some moment between its start and its end, for each block maybe
+// another one: a source that is named held every block of its range at some moment,
+// and every hash is the chain's. What is held all the time is seen.
 package plan

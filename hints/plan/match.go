@@ -50,8 +50,8 @@ type stop struct {
 func (m *Match) set(i int) []uint64 { return m.sets[m.stops[i].at:][:m.words:m.words] }
 
 // Match finds the device depth of every worker for a prompt's local hashes. The caller
-// must not change locals until the lookup is over: the results of Match, and those of
-// what is called with it. The routing snapshot of all of them is the one of now.
+// must not change locals until it is done with the results, and with those of what it
+// calls with them. The routing snapshot of all of them is the one of now.
 func (x *Index) Match(s *Scratch, locals []uint64) *Match {
 	x.epochs.enter(s.reader)
 	defer x.epochs.leave(s.reader)

@@ -13,18 +13,21 @@ type cover struct {
 	segments []Segment
 }
 
-// reach is the best sources that hold the chain from start, or from before, up to their ends.
+// reach is the best sources that hold the chain from start, or from before it, up to
+// their ends.
 type reach struct {
 	start int32
 	best  pair
 }
 
 // PlanMulti is Plan for targets that can fetch from several sources: from a target's
-// frontier on it covers as many blocks as its sources together hold without a gap, with the
-// fewest segments. Each segment goes to the source that reaches farthest from where
-// the one before it ended (the smallest of several), which no other choice can better. Blocks that a
-// source holds count wherever its run begins, unlike in Plan; of a source's device
-// blocks, its prefix.
+// frontier on it covers as many blocks as its sources together hold without a gap,
+// with the fewest segments. Each segment goes to the source that reaches farthest from
+// where the one before it ended, the smallest of several: after any number of segments
+// no other choice can have come farther, so none ends farther or needs fewer.
+//
+// Blocks that a source holds on the host count wherever its run begins, unlike in
+// Plan; of its device blocks those count that its frontier includes.
 //
 // It appends to dst[:0]. Segments are valid until the next lookup with s.
 func (x *Index) PlanMulti(s *Scratch, m *Match, dst []Multi) []Multi {

@@ -200,8 +200,8 @@ func (w *walk) stopAll(p int) {
 }
 
 // stray follows the owners in next, which own an edge at p that leads to another hash
-// than the chain has there. They stop where they stop, but serve nobody. The
-// others stop at p.
+// than the chain has there. They have their frontiers, but serve nobody. The others
+// stop at p.
 func (w *walk) stray(v *view, p int) {
 	lost := slices.Clone(w.next) // so rare that its memory does not matter
 	clear(w.activeNext)
