@@ -1,10 +1,6 @@
 package plan
 
-import (
-	"slices"
-
-	"github.com/kvcr-go/kvcr/hints/events"
-)
+import "github.com/kvcr-go/kvcr/hints/events"
 
 // Scratch is the memory of lookups of one goroutine. Results in it are valid until
 // the next lookup with it.
@@ -138,13 +134,14 @@ func empty(set []uint64) bool {
 
 // Depth returns the device depth of a worker.
 func (m *Match) Depth(w events.Worker) int {
-	slot := slices.Index(m.names, ofWorker(w))
-	if slot < 0 {
-		return 0
-	}
-	for i, st := range m.stops {
-		if has(m.set(i), uint32(slot)) {
-			return st.depth
+	for slot, name := range m.names {
+		if name != ofWorker(w) {
+			continue // a slot that was given back keeps its name: there may be two
+		}
+		for i, st := range m.stops {
+			if has(m.set(i), uint32(slot)) {
+				return st.depth
+			}
 		}
 	}
 	return 0
