@@ -27,10 +27,10 @@
 //
 // The chain is the device path, then the HostPinned edges that lead on from it. An
 // edge of HostPinned that leads to another hash than the device path has at that
-// position is a conflict: owners that go over it (strays) keep their frontier, but are
-// no root-prefix sources, and as targets get no continuation; a continuation ends
-// before it. Scores treats the further tiers alike, each against the chain that owners
-// followed above it; a stray has no hits there.
+// position is a conflict. Owners that go over it are strays: their frontier is where
+// they stop on a path of their own, but of the chain they have only what is before the
+// conflict, and as targets they get no continuation. A continuation ends before a
+// conflict.
 //
 // # What is chosen
 //
@@ -39,8 +39,8 @@
 // "aggregated" ("agg" is the same), "prefill", "decode". A target is no source for
 // itself, nor is a cache owner that is attached to it.
 //
-// A source covers target t as RootPrefix up to its own frontier. It covers t as
-// Continuation, if 0 < F(t) < len(prompt), up to the end of the unbroken run of
+// A source covers target t as RootPrefix up to its own frontier (a stray: up to its
+// conflict). It covers t as Continuation, if 0 < F(t) < len(prompt), up to the end of the unbroken run of
 // HostPinned edges that it owns from F(t) on. An end counts if it is above F(t). The
 // greatest end wins; on equal ends RootPrefix wins, then the smallest source.
 //
