@@ -22,7 +22,7 @@ func TestSelf(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%+v", c)
-	if c.Inventories < n || c.Events < 20*n || c.Asks < 6*n || c.Roots < 5*n || c.Continuations < n/2 || c.Nones < 5*n || c.Caches < n/2 || c.OffChain < n/60 || c.Shared < n {
+	if c.Inventories < n || c.Events < 10*n || c.Asks < 4*n || c.Roots < 2*n || c.Continuations < n/4 || c.Nones < 3*n || c.Caches < n/4 || c.OffChain == 0 || c.Shared < n/4 {
 		t.Errorf("%d inventories are about too little: %+v", n, c)
 	}
 }
