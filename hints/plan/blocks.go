@@ -51,9 +51,9 @@ func (b *blocks) bytes() int64 {
 }
 
 // take gives out n units, or fewer: at least half, to use up what other chunks have
-// left of regions; or any number, if a third of all units is free and no run is that long.
-// Without the last, regions that each have one unit left in use would make the memory
-// grow without bound.
+// left of regions; or any number, if a third of all units is free and no run is that
+// long. Without the last, regions that each have one unit left in use would make the
+// memory grow without bound.
 func (b *blocks) take(n int) (base uint32, got int) {
 	lists := b.some >> n << n
 	if lists&(1<<regionUnits-1) == 0 && n < regionUnits {

@@ -63,3 +63,24 @@ func TestBlocks(t *testing.T) {
 		}
 	})
 }
+
+// Chunks make do with what is left of regions that others keep open.
+func TestBlocksFillGaps(t *testing.T) {
+	var b blocks
+	for range slabUnits {
+		b.take(1)
+	}
+	for u := range uint32(slabUnits) {
+		if u%regionUnits != 7 {
+			b.giveBack(u, 1)
+		}
+	}
+	taken := 0
+	for taken < slabUnits/2 {
+		_, n := b.take(regionUnits)
+		taken += n
+	}
+	if n := b.slabs.len(); n != 1 {
+		t.Errorf("%d slabs for %d units", n, taken+slabRegions)
+	}
+}

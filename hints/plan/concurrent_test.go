@@ -218,9 +218,9 @@ func TestMovedBlocksAreSeen(t *testing.T) {
 			}
 		}()
 	}
-	rounds := 20_000
+	rounds := 6000
 	if testing.Short() {
-		rounds = 4000
+		rounds = 1000
 	}
 	for range rounds {
 		apply(t, x, most, all)

@@ -27,9 +27,10 @@
 //
 // The chain is the device path, then the HostPinned edges that lead on from it. An
 // edge of HostPinned that leads to another hash than the device path has at that
-// position is a conflict: owners that go over it keep their frontier, but are no
-// root-prefix sources, and as targets get no continuation; a continuation ends before
-// it.
+// position is a conflict. Owners that go over it are strays: their frontier is where
+// they stop on a path of their own, but of the chain they have only what is before the
+// conflict, and as targets they get no continuation. A continuation ends before a
+// conflict.
 //
 // # What is chosen
 //
@@ -38,15 +39,30 @@
 // "aggregated" ("agg" is the same), "prefill", "decode". A target is no source for
 // itself, nor is a cache owner that is attached to it.
 //
-// A source covers target t as RootPrefix up to its own frontier. It covers t as
-// Continuation, if 0 < F(t) < len(prompt), up to the end of the unbroken run of
+// A source covers target t as RootPrefix up to its own frontier (a stray: up to its
+// conflict). It covers t as Continuation, if 0 < F(t) < len(prompt), up to the end of the unbroken run of
 // HostPinned edges that it owns from F(t) on. An end counts if it is above F(t). The
 // greatest end wins; on equal ends RootPrefix wins, then the smallest source.
 //
 // # Intervals
 //
-// A continuation's source becomes active at a frontier (0 < F < len) of a target,
-// and stays active while it owns every further edge. The interval begins at the
-// first frontier at which it became active and ends where it was lost; it may begin
-// again only at a frontier of another target.
+// A source becomes active at a frontier (0 < F < len) of a target, of whatever type,
+// and stays active while it owns every further edge. The interval begins at the first
+// frontier at which it became active and ends where it was lost; it may begin again
+// only at a frontier of another target. Targets that are strays, or of no known type,
+// have no such frontier.
+//
+// # Conflicts in general
+//
+// Within a hash domain (one model, block size and way of hashing) local and external
+// chains are one to one, and none of this matters. Where they are not, the index is as
+// said above up to a limit: of edges to one hash, and of dead ones with one parent and
+// local hash, it keeps 64; a Stored event stops before it makes another.
+//
+// # Several things at once
+//
+// Lookups take no lock and wait for nobody. What a lookup sees of a block, and of who
+// has it, is as of some moment between its start and its end, for each block maybe
+// another one: a source that is named held every block of its range at some moment,
+// and every hash is the chain's. What is held all the time is seen.
 package plan

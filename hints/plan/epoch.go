@@ -86,8 +86,8 @@ type retiree[T any] struct {
 	what  T
 }
 
-// limboBatch is how much is retired between looks at the readers: looks cost a cache
-// miss for each reader. 64 is arbitrary.
+// limboBatch is how much is retired between looks at the readers: a look costs a cache
+// miss for each of them. 64 is arbitrary.
 const limboBatch = 64
 
 // retire takes in what lookups that begin now cannot reach any more. It calls reuse

@@ -121,6 +121,13 @@ func BenchmarkPlan(b *testing.B) {
 			for b.Loop() {
 				dst = x.Plan(s, m, dst)
 			}
+			b.StopTimer()
+			p50, p99, err := v.Time(3000)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(p50), "p50-ns")
+			b.ReportMetric(float64(p99), "p99-ns")
 		})
 	}
 }

@@ -32,8 +32,9 @@ func (s *Scratch) rangeHint(source Owner, from, to int) (endpoint string, hashes
 	return m.Endpoint, chain[from:to:to], true
 }
 
-// AppendEnvelope appends the JSON of the envelope that carries the hint of a choice
-// of the last Plan: version 0.1, one kv.fetch. It appends nothing for a choice without a hint.
+// AppendEnvelope appends the JSON of the envelope that carries the hint of a choice of
+// the last Plan: version 0.1, one kv.fetch. It appends nothing for a choice without a
+// hint.
 func (s *Scratch) AppendEnvelope(dst []byte, messageID string, c Choice) []byte {
 	endpoint, hashes, ok := s.Hint(c)
 	if !ok {

@@ -1,10 +1,6 @@
 package plan
 
-import (
-	"slices"
-
-	"github.com/kvcr-go/kvcr/hints/events"
-)
+import "github.com/kvcr-go/kvcr/hints/events"
 
 // Scratch is the memory of lookups of one goroutine. Results in it are valid until
 // the next lookup with it.
@@ -50,8 +46,8 @@ type stop struct {
 func (m *Match) set(i int) []uint64 { return m.sets[m.stops[i].at:][:m.words:m.words] }
 
 // Match finds the device depth of every worker for a prompt's local hashes. The caller
-// must not change locals until the lookup is over: the results of Match, and those of
-// what is called with it. The routing snapshot of all of them is the one of now.
+// must not change locals until it is done with the results, and with those of what it
+// calls with them. The routing snapshot of all of them is the one of now.
 func (x *Index) Match(s *Scratch, locals []uint64) *Match {
 	x.epochs.enter(s.reader)
 	defer x.epochs.leave(s.reader)
@@ -138,13 +134,14 @@ func empty(set []uint64) bool {
 
 // Depth returns the device depth of a worker.
 func (m *Match) Depth(w events.Worker) int {
-	slot := slices.Index(m.names, ofWorker(w))
-	if slot < 0 {
-		return 0
-	}
-	for i, st := range m.stops {
-		if has(m.set(i), uint32(slot)) {
-			return st.depth
+	for slot, name := range m.names {
+		if name != ofWorker(w) {
+			continue // a slot that was given back keeps its name: there may be two
+		}
+		for i, st := range m.stops {
+			if has(m.set(i), uint32(slot)) {
+				return st.depth
+			}
 		}
 	}
 	return 0

@@ -148,6 +148,7 @@ type modelLookup struct {
 	device, front map[plan.Owner]int
 	hits          map[plan.Owner][4]int
 	stray         map[plan.Owner]bool
+	root          map[plan.Owner]int // of the chain, from the root on
 	chain         []uint64
 	choices       []plan.Choice
 	intervals     []plan.Interval
@@ -156,7 +157,7 @@ type modelLookup struct {
 
 func (m *model) lookup(locals []uint64) *modelLookup {
 	r := &modelLookup{map[plan.Owner]int{}, map[plan.Owner]int{}, map[plan.Owner][4]int{},
-		map[plan.Owner]bool{}, nil, nil, nil, map[events.Worker]int{}}
+		map[plan.Owner]bool{}, map[plan.Owner]int{}, nil, nil, nil, map[events.Worker]int{}}
 	all := m.owners()
 	own := map[plan.Owner][]uint64{}
 	var chain []uint64
@@ -169,9 +170,6 @@ func (m *model) lookup(locals []uint64) *modelLookup {
 	}
 	for tier := 0; tier < 4; tier++ {
 		for o := range all {
-			if tier > 0 && r.stray[o] {
-				continue
-			}
 			before := len(own[o])
 			if tier == 0 {
 				before = 0
@@ -188,16 +186,23 @@ func (m *model) lookup(locals []uint64) *modelLookup {
 		if tier == 0 {
 			continue
 		}
-		known := chain
-		for o := range all {
-			n := min(len(own[o]), len(known))
-			if !slices.Equal(own[o][:n], known[:n]) {
-				r.stray[o] = true
-			} else if len(own[o]) > len(chain) {
-				chain = own[o]
-			}
-		}
 		if tier == 1 {
+			known := chain
+			for o := range all {
+				n := 0
+				for n < len(own[o]) && n < len(known) && own[o][n] == known[n] {
+					n++
+				}
+				r.root[o] = n
+				if n < len(own[o]) && n < len(known) {
+					r.stray[o] = true
+				} else {
+					r.root[o] = len(own[o])
+					if len(own[o]) > len(chain) {
+						chain = own[o]
+					}
+				}
+			}
 			r.chain = chain
 			for p := len(r.chain); p < len(locals); p++ { // where sources go on beyond owners
 				e := m.edge(1, p, locals, r.chain)
@@ -290,9 +295,7 @@ func (m *model) plan(r *modelLookup, locals []uint64) {
 				if m.source(s.Owner) == nil || !serves(s, &t) {
 					continue
 				}
-				if !r.stray[s.Owner] {
-					consider(s.Owner, plan.RootPrefix, r.front[s.Owner])
-				}
+				consider(s.Owner, plan.RootPrefix, r.root[s.Owner])
 				if f > 0 && !r.stray[t.Owner] {
 					end := f
 					for m.holds(s.Owner, end, locals, r.chain) {
@@ -308,12 +311,12 @@ func (m *model) plan(r *modelLookup, locals []uint64) {
 		r.choices = append(r.choices, c)
 
 		at := f
-		for classIn(t.Type) != "" && !r.stray[t.Owner] {
+		for classIn(t.Type) != "" {
 			held := false
 			for i := range m.members {
 				s := &m.members[i]
 				if m.source(s.Owner) != nil && serves(s, &t) &&
-					(!r.stray[s.Owner] && r.front[s.Owner] > at || m.holds(s.Owner, at, locals, r.chain)) {
+					(r.root[s.Owner] > at || !r.stray[t.Owner] && m.holds(s.Owner, at, locals, r.chain)) {
 					held = true
 				}
 			}
@@ -575,7 +578,7 @@ func sameLookup(t *rapid.T, x *plan.Index, s *plan.Scratch, m *model, locals []u
 				t.Fatalf("segments %+v do not join", a)
 			}
 			for p := seg.From; p < seg.To; p++ {
-				if want.front[seg.Source] <= p && !m.holds(seg.Source, p, locals, want.chain) {
+				if want.root[seg.Source] <= p && !m.holds(seg.Source, p, locals, want.chain) {
 					t.Fatalf("segment %+v: the source does not hold block %d", seg, p)
 				}
 			}

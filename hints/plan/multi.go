@@ -13,18 +13,21 @@ type cover struct {
 	segments []Segment
 }
 
-// reach is the best sources that hold the chain from start, or from before, up to their ends.
+// reach is the best sources that hold the chain from start, or from before it, up to
+// their ends.
 type reach struct {
 	start int32
 	best  pair
 }
 
 // PlanMulti is Plan for targets that can fetch from several sources: from a target's
-// frontier on it covers as many blocks as its sources together hold without a gap, with the
-// fewest segments. Each segment goes to the source that reaches farthest from where
-// the one before it ended (the smallest of several), which no other choice can better. Blocks that a
-// source holds count wherever its run begins, unlike in Plan; of a source's device
-// blocks, its prefix.
+// frontier on it covers as many blocks as its sources together hold without a gap,
+// with the fewest segments. Each segment goes to the source that reaches farthest from
+// where the one before it ended, the smallest of several: after any number of segments
+// no other choice can have come farther, so none ends farther or needs fewer.
+//
+// Blocks that a source holds on the host count wherever its run begins, unlike in
+// Plan; of its device blocks those count that its frontier includes.
 //
 // It appends to dst[:0]. Segments are valid until the next lookup with s.
 func (x *Index) PlanMulti(s *Scratch, m *Match, dst []Multi) []Multi {
@@ -43,7 +46,7 @@ func (x *Index) PlanMulti(s *Scratch, m *Match, dst []Multi) []Multi {
 		a := Multi{Target: t.worker}
 		if steady {
 			a.Frontier = int(w.front[t.slot])
-			if t.class >= 0 && !has(w.strays, t.slot) {
+			if t.class >= 0 {
 				a.Segments = s.cover.segmentsFor(w, t)
 			}
 		}
@@ -55,9 +58,9 @@ func (x *Index) PlanMulti(s *Scratch, m *Match, dst []Multi) []Multi {
 // fill makes c of the spans of a walk of many, and of the prefixes of its sources.
 func (c *cover) fill(w *walk) {
 	p := w.m.topology
-	for i, slot := range p.slots {
-		if front := w.front[slot]; front > 0 && has(p.sources, slot) && !has(w.strays, slot) {
-			w.spans = append(w.spans, span{p.slots[i], 0, front})
+	for _, slot := range p.slots {
+		if prefix := w.prefix(slot); prefix > 0 && has(p.sources, slot) {
+			w.spans = append(w.spans, span{slot, 0, prefix})
 		}
 	}
 	slices.SortFunc(w.spans, func(a, b span) int { return int(a.start) - int(b.start) })
@@ -81,6 +84,13 @@ func (c *cover) fill(w *walk) {
 
 func (c *cover) segmentsFor(w *walk, t *target) []Segment {
 	first := len(c.segments)
+	if has(w.strays, t.slot) {
+		// As in Plan, it takes nothing but what a source has from the root on.
+		if best := w.root[t.class].serving(t.slot); best.end > w.front[t.slot] {
+			c.segments = append(c.segments, Segment{w.m.names[best.slot], int(w.front[t.slot]), int(best.end)})
+		}
+		return c.segments[first:len(c.segments):len(c.segments)]
+	}
 	starts := c.starts[t.class]
 	for at := w.front[t.slot]; ; {
 		i, exact := slices.BinarySearchFunc(starts, at, func(r reach, at int32) int { return int(r.start) - int(at) })

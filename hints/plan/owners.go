@@ -39,14 +39,14 @@ func ofWorker(w events.Worker) Owner { return Owner{Worker: w} }
 // in the topology or holds a block; after that another may get it, but not before
 // the lookups are over that may know it as the old one's.
 type owners struct {
-	// mu is held for reading while a slot is in use that was looked up, so that it cannot go to
-	// another owner meanwhile.
+	// mu is held for reading while a slot is in use that was looked up, so that it
+	// cannot go to another owner meanwhile.
 	mu    sync.RWMutex
 	slots map[Owner]uint32
 	by    []events.Worker // by slot: whose event was the latest about a cache owner
 	free  []uint32
 	gone  limbo[uint32]
-	most  int
+	most  int // owners
 	sweep int // number of slots at which to look for owners that are gone
 	// wanted holds the slots that a topology in the making has got so far.
 	wanted map[uint32]bool

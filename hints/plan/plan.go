@@ -7,7 +7,7 @@ import (
 )
 
 // Plan looks the prompt up in HostPinned and chooses for every target, in the order
-// of targets. It appends to dst[:0]. m is the last Match with s.
+// of owners. It appends to dst[:0]. m is the last Match with s.
 func (x *Index) Plan(s *Scratch, m *Match, dst []Choice) []Choice {
 	x.epochs.enter(s.reader)
 	defer x.epochs.leave(s.reader)

@@ -33,6 +33,7 @@ func (x *Index) scores(s *Scratch, m *Match, dst []Score) []Score {
 	copy(s.bases, w.front)
 	stops, sets := m.stops, m.sets
 	for tier := events.HostPinned; int(tier) < numTiers; tier++ {
+		w.runStrays(x.tiers[tier])
 		w.run(x.tiers[tier], stops, sets)
 		copy(s.bases[int(tier)*n:], w.front)
 		stops, sets = s.frontStops(w)

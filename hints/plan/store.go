@@ -33,8 +33,8 @@ const (
 	refused            // it stopped at a limit
 )
 
-// store applies a Stored event of the owner in a slot. It returns how many blocks were left
-// when it stopped.
+// store applies a Stored event of the owner in a slot. It returns how many blocks were
+// left when it stopped.
 func (t *tier) store(slot uint32, ev *events.RouterEvent) (end outcome, left int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -215,8 +215,9 @@ func (t *tier) mineNow(slot, id uint32) uint64 {
 	return t.recs.of(owned(t.chunk(id).owned.Load()), slot)
 }
 
-// add makes a new edge, dead as yet: at the end of last's chunk, if last is the end and there is
-// room, otherwise in a new chunk with room for the event's further blocks. It returns 0 at a limit.
+// add makes a new edge, dead as yet: at the end of last's chunk, if last is the end
+// and there is room, otherwise in a new chunk with room for the event's further
+// blocks. It returns 0 at a limit.
 func (t *tier) add(slot uint32, root bool, parent uint64, last edge, rest []events.Block) edge {
 	b, more := &rest[0], len(rest)
 	if t.nodes.len >= t.maxEdges {

@@ -15,9 +15,10 @@ import (
 // page: a removed one leaves a tombstone where probes must go on, and a page that is
 // full is replaced as a whole; whoever probes the old one still finds what was there.
 //
-// A page is an open-addressed array of groups of 8: a word of 8 fingerprints, of which 0
-// is free and 1 a tombstone, beside the 8 numbers. That is 5 bytes for each at full
-// load. Pages grow by 15 to 35 %, each by another part, so that at no time all of them are at their emptiest.
+// A page is an open-addressed array of groups of 8: a word of 8 fingerprints, of which
+// 0 is free and 1 a tombstone, beside the 8 numbers. That is 5 bytes for each at full
+// load. Pages grow by 15 to 35 %, each by another part, so that at no time all of them
+// are at their emptiest.
 type table struct {
 	pages  [tablePages]atomic.Pointer[page]
 	hashOf func(n uint32) uint64 // of a number in the table

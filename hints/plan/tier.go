@@ -53,12 +53,13 @@ type tier struct {
 	twins atomic.Int64
 
 	// moves counts rewritings. A lookup that missed an edge looks again if there was
-	// one meanwhile: it may have looked for the edge where it was not yet, and then where
-	// it was no more.
+	// one meanwhile: it may have looked for the edge where it was not yet, and then
+	// where it was no more.
 	//
 	//	(M) the edge's new place, moves.Add, then its old place dies
 	//	    pairs with  not found anywhere, then moves.Load
-	moves atomic.Uint64
+	moves    atomic.Uint64
+	inSearch func() // of tests: called by a lookup that is about to look at a chunk
 
 	maxEdges int
 	seed     uint64 // of the tables' hashes
@@ -135,8 +136,8 @@ func (t *tier) hash(e edge) uint64 {
 }
 
 // Hashes are mixed anew: those of an engine need not be even, and one that knows the
-// mixing could make many fall on one place of a table; hence the seed. The constants are of
-// wyhash; the mixing is its multiplication of 64 by 64 bits.
+// mixing could make many fall on one place of a table; hence the seed. The mixing is
+// the multiplication of 64 by 64 bits of wyhash (Wang Yi), and so are the constants.
 const (
 	mix1 = 0xa0761d6478bd642f
 	mix2 = 0xe7037ed1a0b428db

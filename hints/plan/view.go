@@ -16,8 +16,8 @@ type view struct {
 func (v *view) hashesFrom(p, end int) []uint64 { return v.hashes[p-v.from : end-v.from] }
 
 // step finds the live edge at position p, whose parent is parent (the root at 0), and
-// who owns it: into aNext the owners in a, into bNext those in b. It returns up to which
-// position the same is so of every edge, p itself if there is no live edge.
+// who owns it: into aNext the owners in a, into bNext those in b. It returns up to
+// which position the same is so of every edge, p itself if there is no live edge.
 func (v *view) step(t *tier, locals []uint64, parent uint64, p int, a, b, aNext, bNext []uint64) (end int) {
 	if p == v.end {
 		v.find(t, locals, parent, p)
@@ -31,8 +31,8 @@ func (v *view) step(t *tier, locals []uint64, parent uint64, p int, a, b, aNext,
 	return p
 }
 
-// find makes v a stretch that locals[p:] follows after parent, where v ended or is none. Its first edge may be
-// dead. v.end is p if no edge is there.
+// find makes v a stretch that locals[p:] follows after parent, given that v ended at p
+// or is none. Its first edge may be dead. v.end is p if no edge is there.
 func (v *view) find(t *tier, locals []uint64, parent uint64, p int) {
 	if v.id != 0 {
 		at := v.at + p - v.from
@@ -72,8 +72,13 @@ func (v *view) searchOnce(t *tier, locals []uint64, parent uint64, p int) bool {
 	root, local := p == 0, locals[p]
 	pr := t.heads.probe(t.headHash(root, parent, local))
 	for n := pr.next(); n != 0; n = pr.next() {
-		if c := t.chunk(n); t.isHead(c, root, parent, local) && t.lives(c, 0) && v.take(t, n, 0, locals, p) {
-			return true
+		if c := t.chunk(n); t.isHead(c, root, parent, local) {
+			if t.inSearch != nil {
+				t.inSearch()
+			}
+			if t.lives(c, 0) && v.take(t, n, 0, locals, p) {
+				return true
+			}
 		}
 	}
 	if root {
@@ -174,10 +179,10 @@ func (v *view) owners(t *tier, p int, a, b, aNext, bNext []uint64) (end int) {
 	return end
 }
 
-// fresh adds to active the owners in sources that own the edge at p as the last call
-// of owners saw it, and calls began for each that was not active. It returns the position
-// up to which all of these own every edge, end at most; with every, also up to which
-// no other owner in sources begins to own.
+// fresh adds to active the owners in sources that own the edge at p, as the last call
+// of owners saw it, and calls began for each that was not active. It returns the
+// position up to which all of these own every edge, at most end; with every, also up
+// to which no other owner in sources begins to own.
 func (v *view) fresh(t *tier, p, end int, active, sources []uint64, every bool, began func(slot uint32)) int {
 	at := v.at + p - v.from
 	var one [3]uint64

@@ -23,6 +23,8 @@ type walk struct {
 
 	chain []uint64 // external hashes: the device path, then the edges that were followed
 	front []int32  // by slot: where the owner stopped
+	last  []uint64 // by slot of a stray: the external hash there
+	left  []int32  // by slot of a stray: where it left the chain
 	start []int32  // by slot of an active source: its opening; forMany, its position
 
 	openings []int32 // positions, ascending
@@ -57,6 +59,8 @@ func (w *walk) size(m *Match) {
 	w.strays = sized(w.strays, m.words)
 	w.front = sized(w.front, m.words*64)
 	w.start = sized(w.start, m.words*64)
+	w.last = sized(w.last, m.words*64)
+	w.left = sized(w.left, m.words*64)
 }
 
 func sized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
@@ -199,41 +203,78 @@ func (w *walk) stopAll(p int) {
 	clear(w.active)
 }
 
-// stray follows the owners in next, which own an edge at p that leads to another hash
-// than the chain has there. They stop where they stop, but serve nobody. The
-// others stop at p.
+// stray makes strays of the owners in next, which own an edge at p that leads to
+// another hash than the chain has there: they serve what is before p, and go on alone.
+// The others stop at p.
 func (w *walk) stray(v *view, p int) {
 	lost := slices.Clone(w.next) // so rare that its memory does not matter
 	clear(w.activeNext)
 	w.stopped(p)
 	w.closed(p)
-	clear(w.active)
-	next := w.next
+	sources := w.m.topology.sources
 	for i := range lost {
 		w.strays[i] |= lost[i]
+		for s := lost[i]; s != 0; s &= s - 1 {
+			slot := uint32(i*64 + bits.TrailingZeros64(s))
+			w.left[slot] = int32(p)
+			if p > 0 && has(sources, slot) {
+				w.offer(&w.root, slot, p)
+			}
+		}
 	}
-	parent := v.hashesFrom(p, p+1)[0]
-	at := *v
-	for p++; !empty(lost); {
+	w.follow(*v, p+1, v.hashesFrom(p, p+1)[0], lost)
+	clear(w.alive)
+	clear(w.active)
+}
+
+// prefix returns how much of the chain the owner in a slot has from the root on.
+func (w *walk) prefix(slot uint32) int32 {
+	if has(w.strays, slot) {
+		return w.left[slot]
+	}
+	return w.front[slot]
+}
+
+// follow goes on with strays that have come over parent to p, until each has stopped.
+// at is a view that has come there, or ends there.
+func (w *walk) follow(at view, p int, parent uint64, strays []uint64) {
+	next := make([]uint64, len(strays))
+	for {
 		end := p
 		if p < len(w.m.locals) {
-			end = at.step(w.t, w.m.locals, parent, p, lost, nil, next, nil)
+			end = at.step(w.t, w.m.locals, parent, p, strays, nil, next, nil)
 		}
 		if end == p {
 			clear(next)
 		}
-		for i := range lost {
-			for gone := lost[i] &^ next[i]; gone != 0; gone &= gone - 1 {
-				w.front[i*64+bits.TrailingZeros64(gone)] = int32(p)
+		for i := range strays {
+			for gone := strays[i] &^ next[i]; gone != 0; gone &= gone - 1 {
+				slot := i*64 + bits.TrailingZeros64(gone)
+				w.front[slot] = int32(p)
+				w.last[slot] = parent
 			}
 		}
-		lost, next = next, lost
-		if end > p {
-			parent = at.hashesFrom(end-1, end)[0]
-			p = end
+		strays, next = next, strays
+		if empty(strays) {
+			return
+		}
+		parent = at.hashesFrom(end-1, end)[0]
+		p = end
+	}
+}
+
+// runStrays goes on with the strays of the tiers above in t.
+func (w *walk) runStrays(t *tier) {
+	w.t = t
+	for i, set := range w.strays {
+		for ; set != 0; set &= set - 1 {
+			slot := i*64 + bits.TrailingZeros64(set)
+			alone := make([]uint64, len(w.strays))
+			alone[i] = set & -set
+			p := int(w.front[slot])
+			w.follow(view{from: p, end: p}, p, w.last[slot], alone)
 		}
 	}
-	clear(w.alive)
 }
 
 // offer considers the source in a slot, which reaches up to end, for the best of its
