@@ -134,12 +134,23 @@ func (f fixture) want() (out []plan.Choice) {
 	return out
 }
 
+// skipLong leaves the large ones out of short runs.
+func (f fixture) skipLong(t *testing.T) {
+	held := 0
+	for i := range f.Sources {
+		for _, r := range f.Holds.of(t, i) {
+			held += r[1] - r[0]
+		}
+	}
+	if testing.Short() && held > 60_000 {
+		t.Skipf("%d blocks of sources: not in short runs", held)
+	}
+}
+
 func TestFixtures(t *testing.T) {
 	for _, f := range fixtures(t) {
 		t.Run(f.ID, func(t *testing.T) {
-			if testing.Short() && f.Blocks > 2048 {
-				t.Skip("128k tokens: not in short runs")
-			}
+			f.skipLong(t)
 			members, stores, local := f.build(t)
 			v := NewInventory()
 			for _, e := range stores {
@@ -178,9 +189,7 @@ func TestFixtures(t *testing.T) {
 func TestFixturesIndex(t *testing.T) {
 	for _, f := range fixtures(t) {
 		t.Run(f.ID, func(t *testing.T) {
-			if testing.Short() && f.Blocks > 2048 {
-				t.Skip("128k tokens: not in short runs")
-			}
+			f.skipLong(t)
 			members, stores, local := f.build(t)
 			x := plan.New(plan.Config{})
 			for i := range stores {
@@ -189,7 +198,7 @@ func TestFixturesIndex(t *testing.T) {
 				}
 			}
 			f.checkIndex(t, x, members, local)
-			if f.Blocks <= 2048 {
+			if f.Blocks <= 2048 && !testing.Short() {
 				y := plan.New(plan.Config{})
 				x.Dump(func(e *events.RouterEvent) bool { return y.Apply(e) == nil })
 				f.checkIndex(t, y, members, local)

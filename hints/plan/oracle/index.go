@@ -12,12 +12,13 @@ import (
 // Check takes that for a difference.
 func Index() Subject {
 	x := plan.New(plan.Config{})
-	return &index{Index: x, scratch: x.NewScratch()}
+	return &index{Index: x, scratch: x.NewScratch(), alone: true}
 }
 
 type index struct {
 	*plan.Index
 	scratch *plan.Scratch
+	alone   bool // nobody writes meanwhile: two lookups say the same
 	choices []plan.Choice
 	multi   []plan.Multi
 }
@@ -50,7 +51,7 @@ func (x *index) Ask(local []uint64) Reply {
 	}
 	r.Intervals = x.scratch.Intervals(nil)
 	again := x.Choose(x.scratch, local, nil)
-	if !slices.Equal(again, x.choices) {
+	if x.alone && !slices.Equal(again, x.choices) {
 		panic(fmt.Sprintf("Choose says %+v, Plan %+v", again, x.choices))
 	}
 	m = x.Match(x.scratch, local)

@@ -4,9 +4,9 @@ import "testing"
 
 // TestIndex is the comparison: thousands of inventories here, a million by Run.
 func TestIndex(t *testing.T) {
-	n := 2500
+	n := 1500
 	if testing.Short() {
-		n = 400
+		n = 250
 	}
 	c, err := Run(n, 1, Index, nil)
 	if err != nil {

@@ -138,10 +138,7 @@ func TestRunFindsMistakes(t *testing.T) {
 		"ties go to the largest":             {hints: largestHints},
 		"no continuation from other's start": {hints: func(s *twisted, local []uint64) Reply { return rootOnly(s, local) }},
 	}
-	n := 3000
-	if testing.Short() {
-		n = 1000
-	}
+	const n = 3000
 	for name, m := range mistakes {
 		t.Run(name, func(t *testing.T) {
 			_, err := Run(n, 1, func() Subject {
