@@ -136,23 +136,24 @@ func (c *binaryConn) subscribeOutcomes(s *session, id uint64, payload []byte) er
 	sub := &subscription{s: s, id: id}
 	sub.ctx, sub.cancel = context.WithCancel(context.Background())
 	c.subs[id] = sub
-	// The client sends hints once it has this, and then misses nothing.
-	s.out.text = first.Append(s.out.text, id)
 	s.srv.work.Add(1)
 	s.listens.Add(1)
 	go func() {
 		defer s.srv.work.Done()
 		defer s.listens.Add(-1)
-		sub.runOutcomes(r, first.Epoch)
+		sub.runOutcomes(r, &first)
 	}()
 	return nil
 }
 
-func (sub *subscription) runOutcomes(r *hints.OutcomeReader, epoch uint64) {
+// runOutcomes sends outcomes, after a first frame that has none: a client that has it
+// misses nothing of what it sends hints for from then on.
+func (sub *subscription) runOutcomes(r *hints.OutcomeReader, first *wire.Outcomes) {
 	defer r.Close()
 	st := wire.StatusAborted
 	gap := false
-	for {
+	lost := sub.s.post(first.Append(nil, sub.id), eventsAhead, sub.stopped)
+	for lost == nil {
 		o, err := r.Next(sub.ctx)
 		if errors.Is(err, hints.ErrGap) {
 			gap = true
@@ -164,7 +165,7 @@ func (sub *subscription) runOutcomes(r *hints.OutcomeReader, epoch uint64) {
 			}
 			break
 		}
-		if sub.outcome(&o, epoch, gap) != nil {
+		if sub.outcome(&o, first.Epoch, gap) != nil {
 			break
 		}
 		gap = false
