@@ -47,6 +47,8 @@ tools:
 	  command -v $${t%%:*} >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	    { [ -n "$$updated" ] || apt-get update -qq; } && updated=1 && apt-get install -y -qq --no-install-recommends $${t##*:} >/dev/null 2>&1; } || true; \
 	done
+	@/usr/bin/python3 -c 'import zmq, msgpack' 2>/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-zmq python3-msgpack >/dev/null 2>&1; } || true
 
 # Race builds keep memory in Go's heap, where the race detector sees it. The
 # detector needs a C compiler: installed when missing and allowed, else skipped. The

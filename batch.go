@@ -4,6 +4,7 @@ import (
 	"github.com/kvcr-go/kvcr/internal/blockcopy"
 	"github.com/kvcr-go/kvcr/internal/own"
 	"github.com/kvcr-go/kvcr/shard"
+	"github.com/kvcr-go/kvcr/wire"
 )
 
 // Item is one block of a batch.
@@ -26,7 +27,8 @@ type Result struct {
 	// gives the caller. Release it.
 	View View
 
-	written bool // a source may still write the caller's memory; see DeliverFrom
+	written bool        // a source may still write the caller's memory; see DeliverFrom
+	why     wire.Status // of a block that a source has not given
 }
 
 // OK reports success.

@@ -94,6 +94,10 @@ type Namespace struct {
 	Policy    string
 	NewPolicy NewPolicy
 	Checksums Checksums
+	// HashRecipe names how the host program makes keys of blocks (keys.Recipe.String).
+	// It is part of the layout: two engines with different recipes would never find
+	// each other's blocks, and refuse to talk instead.
+	HashRecipe string
 	// VerifyReads makes Deliver compare blocks over 4 KiB with their checksum.
 	VerifyReads bool
 	// Watermark is the percentage of each pool (or of the bytes of the size
@@ -151,6 +155,8 @@ type Config struct {
 	Remote RemoteSource
 	// Peers makes the engine exchange blocks with others. Default nil: it does not.
 	Peers *Peers
+	// Hints makes the engine act on what a router says. Default nil: it does not.
+	Hints *Hints
 	// Regions is memory of the host program's, by name: for DeliverRefs and
 	// DepositRefs. Default that of Peers.
 	Regions *peer.Regions
@@ -218,6 +224,7 @@ func (c Config) withDefaults() Config {
 	if c.OperationTimeout == 0 {
 		c.OperationTimeout = time.Second
 	}
+	c.Hints = c.Hints.withDefaults(c.OperationTimeout)
 	if c.DeviceStaging == 0 {
 		c.DeviceStaging = defaultDeviceRing
 	}
@@ -404,6 +411,11 @@ func (c *Config) validate() error {
 	}
 	if c.Peers != nil {
 		if err := c.Peers.validate(c.Regions, bad); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if c.Hints != nil {
+		if err := c.Hints.validate(bad); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -2,6 +2,7 @@ package kvcr
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/kvcr-go/kvcr/peer"
@@ -29,6 +30,9 @@ type RegionBlock struct {
 // refuses as long as UCX may do so.
 func (h *Handle) DeliverRefs(blocks []RegionBlock, opt FetchOptions) *Op {
 	op := newOp(len(blocks))
+	if !opt.fits(len(blocks)) {
+		return op.fail(ReasonKey)
+	}
 	if err := h.enter(); err != nil {
 		return op.fail(reasonOf(err))
 	}
@@ -59,7 +63,7 @@ func (h *Handle) DeliverRefs(blocks []RegionBlock, opt FetchOptions) *Op {
 		v, ok := h.find(t.Key)
 		switch {
 		case ok && !device:
-			op.settle(i, h.deliver(&v, t.Dst))
+			op.settle(i, h.ns.deliver(&v, t.Dst))
 		case ok && h.ns.pinned.Load():
 			d.resident(i, v)
 		case device && (ok || opt.elsewhere(h.e)):
@@ -74,7 +78,7 @@ func (h *Handle) DeliverRefs(blocks []RegionBlock, opt FetchOptions) *Op {
 	if h.e.devices != nil {
 		d.batch.start(h.e.devices)
 	}
-	h.fetchFrom(op, keys, hosts, hosts, d.targets, opt)
+	h.fetchFrom(op, keys, hosts, d.targets, opt)
 	if len(devices) > 0 {
 		h.e.devices.fetch(h.ns, d, devices, opt)
 	}
@@ -140,6 +144,7 @@ func (g *devices) fetch(ns *namespace, d *refDelivery, absent []int, opt FetchOp
 	if timeout <= 0 {
 		timeout = g.e.cfg.OperationTimeout
 	}
+	opt.Generations = slices.Clone(opt.Generations)
 	f := &deviceFetch{g: g, d: d, opt: opt, until: time.Now().Add(timeout), keys: make([][]byte, len(d.targets))}
 	for _, i := range absent { // the caller may change its own
 		f.keys[i] = append([]byte(nil), d.targets[i].Key...)
@@ -275,7 +280,7 @@ func (f *deviceFetch) ask(h *Handle, group []int, chunks []*deviceChunk) {
 		})
 		one.start(f.g)
 	}
-	opt := f.opt
+	opt := f.opt.only(group)
 	opt.Timeout = f.left()
 	f.inner = append(f.inner, op)
 	h.deliverFrom(op, targets, opt)

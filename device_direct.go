@@ -14,7 +14,7 @@ import (
 func (f *deviceFetch) direct(ctx context.Context, h *Handle, absent []int) (rest []int, wait func() []int) {
 	wait = func() []int { return nil }
 	e := f.g.e
-	if e.node == nil || len(f.opt.Sources) == 0 {
+	if !f.opt.asks(e) {
 		return absent, wait
 	}
 	u := e.node.UCX()
@@ -41,11 +41,15 @@ func (f *deviceFetch) direct(ctx context.Context, h *Handle, absent []int) (rest
 	for k, i := range at {
 		keys[k], spans[k], ask[k] = f.keys[i], f.d.spans[i], k
 	}
-	opt := f.opt
+	opt := f.opt.only(at)
 	opt.Timeout = f.left()
 	t := newFetching(e, h.ns, op, keys, targets, opt)
 	t.spans = spans
-	t.begin(ask)
+	if !t.plan(ask) { // no source is to be asked for them
+		t.cancel()
+		return absent, wait
+	}
+	t.begin()
 	return rest, func() (again []int) {
 		select {
 		case <-op.Done():

@@ -9,6 +9,10 @@
 // that follows from its key, as KV blocks do: the first commit wins and later
 // ones succeed without a change.
 //
+// With Config.Peers engines fetch blocks from each other, and with Config.Hints they
+// act on what a router says: Engine.SubmitHint keeps advice for requests, brings blocks
+// here in the background, and removes others.
+//
 // What always holds:
 //
 //   - A reader sees only bytes that were written under the whole key it asked

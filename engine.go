@@ -32,6 +32,9 @@ type Engine struct {
 	node    *peer.Node // nil without Config.Peers
 	pins    *peer.Pins // nil without a framework
 	devices *devices   // nil without Config.CUDA
+	hinted  *hinted    // nil without Config.Hints
+
+	moveEnds moveEnds
 
 	closed atomic.Bool
 	// background ends at Close; work counts the fetches under way.
@@ -113,6 +116,9 @@ func Open(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	if err := e.openDevices(); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	if err := e.openHints(); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	if err := e.openPeers(); err != nil {
@@ -235,6 +241,10 @@ func (e *Engine) Config() Config {
 	c := e.cfg
 	c.Pin = slices.Clone(c.Pin)
 	c.Peers = c.Peers.clone()
+	if c.Hints != nil {
+		h := *c.Hints
+		c.Hints = &h
+	}
 	c.Namespaces = slices.Clone(c.Namespaces)
 	for i := range c.Namespaces {
 		c.Namespaces[i].Pools = slices.Clone(c.Namespaces[i].Pools)
@@ -264,6 +274,7 @@ func (e *Engine) Close() error {
 	}
 	defer close(e.done)
 	e.stop()
+	e.hinted.stop()
 	peersErr := e.closePeers()
 	if errors.Is(peersErr, peer.ErrClosing) {
 		e.mu.Lock()
@@ -273,6 +284,7 @@ func (e *Engine) Close() error {
 	}
 	e.quiesce() // from here on no fetch begins
 	e.records.quiesce()
+	e.hinted.close()
 	e.awaitWork()
 	if e.devices != nil {
 		e.devices.close()

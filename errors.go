@@ -38,6 +38,8 @@ var (
 	// ErrConcurrent: a Handle is in use by another goroutine. Found in checking
 	// builds (-tags kvcr_check, or -race) only.
 	ErrConcurrent = errors.New("handle used from two goroutines")
+	// ErrNoHints: the engine does not act on hints.
+	ErrNoHints = errors.New("no hints")
 	// ErrGap: a subscription lost events since its reader was too slow; take a
 	// new snapshot.
 	ErrGap = errors.New("inventory events lost")

@@ -25,29 +25,50 @@ type FetchOptions struct {
 	// OwnedOnly: only blocks of the sources themselves, none that a framework
 	// lends.
 	OwnedOnly bool
+	// RequestID names the request that this is for. What Engine.SubmitHint has been
+	// told of it is followed: the sources that kv.fetch named are asked for the blocks
+	// that it lists, after Sources and before Config.Remote. Needs Config.Hints.
+	RequestID string
+	// Generations, one for each key, are those of the blocks that are meant, as the
+	// first of Sources has told them (peer.Node.Resolve): where it has another block
+	// under the key by now, the key is a miss there, and nothing is moved. 0 is any,
+	// and so is an empty list; a list of another length fails all keys with
+	// ReasonKey. Other sources number their own blocks, so that they, and
+	// Config.Remote, are asked for keys whatever their generation; and what is
+	// resident here is not compared.
+	Generations []uint32
 	// Timeout replaces Config.OperationTimeout.
 	Timeout time.Duration
+}
+
+// fits reports whether the options are for n keys.
+func (o *FetchOptions) fits(n int) bool { return len(o.Generations) == 0 || len(o.Generations) == n }
+
+// only is the options for some of the keys.
+func (o FetchOptions) only(at []int) FetchOptions {
+	if len(o.Generations) > 0 {
+		some := make([]uint32, len(at))
+		for k, i := range at {
+			some[k] = o.Generations[i]
+		}
+		o.Generations = some
+	}
+	return o
 }
 
 // FetchFrom is Fetch with sources named by the caller. A lost source costs the
 // keys that no further source has.
 func (h *Handle) FetchFrom(keys [][]byte, opt FetchOptions) *Op {
 	op := newOp(len(keys))
+	if !opt.fits(len(keys)) {
+		return op.fail(ReasonKey)
+	}
 	if err := h.enter(); err != nil {
 		return op.fail(reasonOf(err))
 	}
 	defer h.exit()
 	absent := h.answerLocal(op, opt.elsewhere(h.e), func(i int) []byte { return keys[i] }, func(_ int, v View) Result { return Result{View: v} })
-	ask := absent
-	if opt.Move {
-		ask = nil
-		for i, k := range keys {
-			if validKey(k) {
-				ask = append(ask, i)
-			}
-		}
-	}
-	h.fetchFrom(op, keys, ask, absent, nil, opt)
+	h.fetchFrom(op, keys, absent, nil, opt)
 	return op
 }
 
@@ -62,6 +83,9 @@ func (h *Handle) FetchFrom(keys [][]byte, opt FetchOptions) *Op {
 // before it is told that this is over.
 func (h *Handle) DeliverFrom(targets []Target, opt FetchOptions) *Op {
 	op := newOp(len(targets))
+	if !opt.fits(len(targets)) {
+		return op.fail(ReasonKey)
+	}
 	opt.Move = false
 	h.deliverFrom(op, targets, opt)
 	return op
@@ -73,30 +97,54 @@ func (h *Handle) deliverFrom(op *Op, targets []Target, opt FetchOptions) {
 		return
 	}
 	defer h.exit()
-	absent := h.answerLocal(op, opt.elsewhere(h.e), func(i int) []byte { return targets[i].Key }, func(i int, v View) Result { return h.deliver(&v, targets[i].Dst) })
+	absent := h.answerLocal(op, opt.elsewhere(h.e), func(i int) []byte { return targets[i].Key }, func(i int, v View) Result { return h.ns.deliver(&v, targets[i].Dst) })
 	keys := make([][]byte, len(targets))
 	for i := range targets {
 		keys[i] = targets[i].Key
 	}
-	h.fetchFrom(op, keys, absent, absent, targets, opt)
+	h.fetchFrom(op, keys, absent, targets, opt)
 }
 
 func (o *FetchOptions) elsewhere(e *Engine) bool {
-	return e.cfg.Remote != nil || e.node != nil && len(o.Sources) > 0
+	return e.cfg.Remote != nil || o.asks(e)
 }
 
-// fetchFrom asks for the keys numbered in ask; those in absent have no answer yet.
-func (h *Handle) fetchFrom(op *Op, keys [][]byte, ask, absent []int, targets []Target, opt FetchOptions) {
+// asks reports whether there may be sources to ask.
+func (o *FetchOptions) asks(e *Engine) bool {
+	return e.node != nil && (len(o.Sources) > 0 || o.RequestID != "" && e.hinted != nil)
+}
+
+// fetchFrom brings what is absent, and has moves take along what is not.
+func (h *Handle) fetchFrom(op *Op, keys [][]byte, absent []int, targets []Target, opt FetchOptions) {
+	if h.e.hinted != nil && h.e.node != nil {
+		absent = h.e.hinted.join(h.ns, op, keys, absent, targets, opt)
+	}
+	h.e.fetchAbsent(h.ns, op, keys, absent, targets, opt)
+}
+
+// fetchAbsent is fetchFrom, without a look at what others fetch.
+func (e *Engine) fetchAbsent(ns *namespace, op *Op, keys [][]byte, absent []int, targets []Target, opt FetchOptions) {
+	if opt.asks(e) && (len(absent) > 0 || targets == nil) {
+		f := newFetching(e, ns, op, keys, targets, opt)
+		if f.plan(absent) {
+			f.begin()
+			return
+		}
+		f.cancel()
+	}
 	switch {
-	case len(ask) > 0 && h.e.node != nil && len(opt.Sources) > 0:
-		newFetching(h.e, h.ns, op, keys, targets, opt).begin(ask)
-	case len(absent) > 0:
-		h.e.fetchRemote(h.ns, op, keys, absent, targets, opt.Timeout)
+	case len(absent) == 0:
+	case e.cfg.Remote != nil:
+		e.fetchRemote(ns, op, keys, absent, targets, opt.Timeout)
+	default:
+		for _, i := range absent {
+			op.settle(i, Result{Reason: ReasonMiss})
+		}
 	}
 }
 
-// fetching is one batch on its way from named sources. What one source does not
-// have goes to the next.
+// fetching is one batch on its way from sources. What one source does not have, or
+// is not to be asked for, goes to the next.
 //
 // Invariant: keys are running, or waiting, or in one of the lists, or answered. One
 // goroutine at a time drives, and leaves only while operations run: their end
@@ -107,8 +155,10 @@ type fetching struct {
 	op      *Op
 	keys    [][]byte
 	targets []Target
-	spans   []peer.Span // not nil: where the targets lie, on devices
 	opt     FetchOptions
+	spans   []peer.Span // not nil: where the targets lie, on devices
+	sources []fetchSource
+	work    *independent // not nil: no request waits for this
 	until   peer.Time
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -116,14 +166,15 @@ type fetching struct {
 
 	mu      sync.Mutex
 	driving bool
-	source  int       // that is being asked, of opt.Sources
+	source  int       // that is being asked, of sources
 	share   peer.Time // until when
 	cut     bool      // the present round has several operations
 	round   int       // how many keys it has
 	waiting []*asking
 	running map[peer.OpID]struct{}
 	again   []undone // keys that the same source may give when they are asked for anew
-	missing []int    // keys that the present source did not give
+	missing []int    // keys that are not here, and that no source gives now
+	here    []int    // keys that were here from the start; sources of moves are told
 	refused []int    // keys with spans that can come by another way only
 }
 
@@ -144,7 +195,7 @@ func newFetching(e *Engine, ns *namespace, op *Op, keys [][]byte, targets []Targ
 	if opt.Timeout <= 0 {
 		opt.Timeout = e.cfg.OperationTimeout
 	}
-	f := &fetching{e: e, ns: ns, op: op, targets: targets, opt: opt, running: map[peer.OpID]struct{}{}}
+	f := &fetching{e: e, ns: ns, op: op, targets: targets, running: map[peer.OpID]struct{}{}, source: -1}
 	f.until = e.node.Now() + min(opt.Timeout, endless)
 	// The caller may change its own.
 	size := 0
@@ -158,42 +209,38 @@ func newFetching(e *Engine, ns *namespace, op *Op, keys [][]byte, targets []Targ
 		all = append(all, k...)
 		f.keys[i] = all[from:len(all):len(all)]
 	}
-	f.opt.Sources = slices.Clone(opt.Sources)
+	f.opt = opt
+	f.opt.Sources, f.opt.Generations = slices.Clone(opt.Sources), slices.Clone(opt.Generations)
+	f.named()
 	f.ctx, f.cancel = context.WithCancel(e.background)
 	op.onAbort(f.cancel)
 	return f
 }
 
-// begin asks the first source.
-func (f *fetching) begin(ask []int) {
+// begin asks the first source. There must be one.
+func (f *fetching) begin() {
 	f.e.work.Add(1)
 	f.stop = context.AfterFunc(f.ctx, f.abort)
-	f.mu.Lock()
-	f.planLocked(ask)
-	f.mu.Unlock()
 	f.drive()
 }
 
 // planLocked begins a round: it cuts keys into operations for the present source.
 func (f *fetching) planLocked(ask []int) {
-	now := f.e.node.Now()
-	// An equal share of what is left for each source: one that does not answer
-	// leaves time for the others.
-	f.share = now + (f.until-now)/peer.Time(len(f.opt.Sources)-f.source)
 	// Parts of a group are asked for one after the other, and arrive together only
 	// if they are of one operation: a later round does not cut where an earlier
 	// one has.
 	slices.Sort(ask)
 	type form struct {
-		key  string
-		size int
-		only int // 1 + number of a key that shares its block with no other
+		key        string
+		generation uint32
+		size       int
+		only       int // 1 + number of a key that shares its block with no other
 	}
 	items := map[form]*[]int{}
 	forms := map[string]int{}
 	var passes [][]*[]int // no key is twice in a pass
 	for _, i := range ask {
-		id := form{key: string(f.keys[i])}
+		id := form{key: string(f.keys[i]), generation: f.generationLocked(i)}
 		if f.targets != nil {
 			id.size = len(f.targets[i].Dst)
 		}
@@ -213,10 +260,10 @@ func (f *fetching) planLocked(ask []int) {
 	most := min(wire.MaxItems, f.e.cfg.MaxTransferBlocks)
 	for _, pass := range passes {
 		for len(pass) > 0 {
-			a := &asking{f: f}
+			a := &asking{f: f, from: &f.sources[f.source]}
 			for len(pass) > 0 && len(a.at) < most && !(len(a.at) > 0 && len(a.at)+runOf(pass, most) > most && f.again != nil) {
 				for n := runOf(pass, most-len(a.at)); n > 0; n-- {
-					a.at = append(a.at, *pass[0])
+					a.at, a.gens = append(a.at, *pass[0]), append(a.gens, f.generationLocked((*pass[0])[0]))
 					pass = pass[1:]
 				}
 			}
@@ -225,6 +272,14 @@ func (f *fetching) planLocked(ask []int) {
 		}
 	}
 	f.round, f.cut, f.again = len(ask), len(f.waiting) > 1, nil
+}
+
+// generationLocked is the generation that the present source is asked for.
+func (f *fetching) generationLocked(i int) uint32 {
+	if f.source > 0 || len(f.opt.Generations) == 0 || len(f.opt.Sources) == 0 {
+		return 0
+	}
+	return f.opt.Generations[i]
 }
 
 // runOf is how many of the first items are for neighbours in the batch, up to most.
@@ -261,9 +316,9 @@ func (f *fetching) drive() {
 			f.waiting = f.waiting[1:]
 			a.op = f.e.node.NextOp()
 			f.running[a.op] = struct{}{}
-			endpoint, until := f.opt.Sources[f.source], f.share
+			until := f.share
 			f.mu.Unlock()
-			a.begin(endpoint, until)
+			a.begin(until)
 			if f.ctx.Err() != nil {
 				f.abort() // it may have been before the operation was known
 			}
@@ -275,14 +330,12 @@ func (f *fetching) drive() {
 		case len(f.again) > 0:
 			f.repeatLocked()
 		default:
-			// Of a move, keys may be here that have their answer.
-			missing := slices.DeleteFunc(f.missing, f.op.answered)
-			f.missing = nil
-			f.source++
-			if len(missing) > 0 && f.ctx.Err() == nil && f.source < len(f.opt.Sources) {
-				f.planLocked(missing)
+			f.reportLocked()
+			if ask := f.nextLocked(); len(ask) > 0 {
+				f.planLocked(ask)
 				continue
 			}
+			missing := f.missing
 			f.mu.Unlock()
 			f.end(missing)
 			return
@@ -312,7 +365,7 @@ func (f *fetching) repeatLocked() {
 
 // loseLocked leaves keys to the next source, or answers them.
 func (f *fetching) loseLocked(at []int, why wire.Status) {
-	if retried(why) && (f.source+1 < len(f.opt.Sources) || f.e.cfg.Remote != nil) {
+	if retried(why) && f.furtherLocked(at[0]) {
 		f.missing = append(f.missing, at...)
 	} else {
 		f.failed(at, why)
@@ -323,20 +376,25 @@ func (f *fetching) loseLocked(at []int, why wire.Status) {
 type asking struct {
 	f    *fetching
 	op   peer.OpID
-	at   [][]int // keys of each item: several when a key was asked for twice
-	left int     // items without an answer; f.mu
+	from *fetchSource
+	at   [][]int  // keys of each item: several when a key was asked for twice
+	gens []uint32 // of each item, 0: any
+	left int      // items without an answer; f.mu
 }
 
 // begin submits the operation.
-func (a *asking) begin(endpoint string, until peer.Time) {
+func (a *asking) begin(until peer.Time) {
 	f := a.f
-	s := peer.Submit{Op: a.op, Namespace: f.ns.cfg.Name, OwnedOnly: f.opt.OwnedOnly, Deliver: f.targets != nil, Devices: f.spans != nil, Deadline: until}
-	if f.opt.Move {
+	s := peer.Submit{Op: a.op, Namespace: f.ns.cfg.Name, OwnedOnly: a.from.ownedOnly, Deliver: f.targets != nil, Devices: f.spans != nil, Deadline: until}
+	if a.from.move {
 		s.Mode = wire.TransferMove
+		if f.work != nil {
+			f.e.moveEnds.add(a)
+		}
 	}
 	var dst []peer.Span
-	for _, at := range a.at {
-		s.Items = append(s.Items, wire.Wanted{Key: f.keys[at[0]]})
+	for k, at := range a.at {
+		s.Items = append(s.Items, wire.Wanted{Key: f.keys[at[0]], Generation: a.gens[k]})
 		if f.spans != nil {
 			dst = append(dst, f.spans[at[0]])
 		} else if f.targets != nil {
@@ -351,14 +409,18 @@ func (a *asking) begin(endpoint string, until peer.Time) {
 			return
 		}
 	}
-	f.e.node.Submit(endpoint, s, a.settle)
+	if a.from.drop {
+		f.e.records.watchBrought(a.op)
+	}
+	f.e.node.Submit(a.from.endpoint, s, a.settle)
 }
 
 // settle takes the answer for one item. It may run on any goroutine of the node's.
 func (a *asking) settle(s peer.Settle) {
 	f, at := a.f, a.at[s.Index]
+	f.e.moveEnds.answered(a.op, s.Index, s.Status)
 	if s.Status == wire.StatusOK {
-		f.arrived(at)
+		f.arrived(at, s.Existing, a.from.drop && f.e.records.hasBrought(a.op, s.Index))
 	}
 	f.mu.Lock()
 	why := s.Status
@@ -368,10 +430,11 @@ func (a *asking) settle(s peer.Settle) {
 	case why == wire.StatusAborted && f.ctx.Err() == nil, why == wire.StatusUnknownOp && f.e.node.Now() >= f.share:
 		why = wire.StatusTimeout
 	}
+	a.from.note(at, why)
 	switch {
 	case why == wire.StatusOK:
 	case s.Written: // another source's bytes would not be safe there
-		f.settle(at, Result{Reason: f.reason(why), written: true})
+		f.settle(at, Result{Reason: f.reason(why), why: why, written: true})
 	case why == wire.StatusUnsupported && f.spans != nil:
 		f.refuseLocked(at, why)
 	case why == wire.StatusBusy, why == wire.StatusGroup && f.cut:
@@ -385,6 +448,9 @@ func (a *asking) settle(s peer.Settle) {
 	}
 	delete(f.running, a.op)
 	f.mu.Unlock()
+	if a.from.drop {
+		f.e.records.unwatchBrought(a.op)
+	}
 	if f.targets != nil {
 		f.e.records.UnbindTargets(a.op)
 	}
@@ -412,7 +478,7 @@ func (f *fetching) end(missing []int) {
 	left := f.until - f.e.node.Now()
 	switch {
 	case len(missing) == 0:
-	case f.spans != nil: // there is a Remote
+	case f.spans != nil && f.remote(): // it has to bring them by another way
 		f.mu.Lock()
 		f.refuseLocked(missing, wire.StatusMiss)
 		f.mu.Unlock()
@@ -420,6 +486,8 @@ func (f *fetching) end(missing []int) {
 		f.failed(missing, wire.StatusAborted)
 	case left <= 0:
 		f.failed(missing, wire.StatusTimeout)
+	case !f.remote(): // nobody was to be asked for them
+		f.failed(missing, wire.StatusMiss)
 	default:
 		f.e.fetchRemote(f.ns, f.op, f.keys, missing, f.targets, left)
 	}
@@ -429,8 +497,8 @@ func (f *fetching) end(missing []int) {
 }
 
 // arrived answers keys whose block is here, or in the first one's target; the others
-// are as long.
-func (f *fetching) arrived(at []int) {
+// are as long. It was here before (existing), or is not to be kept (drop).
+func (f *fetching) arrived(at []int, existing, drop bool) {
 	if f.targets != nil {
 		for _, i := range at[1:] { // while the first one's memory is ours to read
 			copy(f.targets[i].Dst, f.targets[at[0]].Dst)
@@ -441,16 +509,23 @@ func (f *fetching) arrived(at []int) {
 	}
 	for _, i := range at {
 		v, ok := f.ns.claim(f.e, f.keys[i])
-		if !ok {
-			f.op.settle(i, Result{Reason: ReasonCapacity}) // it had to leave at once
-		} else if !f.op.settle(i, Result{View: v}) {
+		switch {
+		case !ok: // it had to leave at once
+			f.op.settle(i, Result{Reason: ReasonCapacity, why: wire.StatusCapacity})
+		case f.work != nil:
 			v.Release()
+			f.op.settle(i, Result{Existing: existing})
+		default:
+			v.drop = drop
+			if !f.op.settle(i, Result{View: v}) {
+				v.Release()
+			}
 		}
 	}
 }
 
 func (f *fetching) failed(at []int, why wire.Status) {
-	f.settle(at, Result{Reason: f.reason(why)})
+	f.settle(at, Result{Reason: f.reason(why), why: why})
 }
 
 func (f *fetching) settle(at []int, r Result) {
@@ -473,7 +548,11 @@ func (f *fetching) abort() {
 	for op := range f.running {
 		ops = append(ops, op)
 	}
-	endpoint := f.opt.Sources[min(f.source, len(f.opt.Sources)-1)]
+	if len(ops) == 0 {
+		f.mu.Unlock()
+		return
+	}
+	endpoint := f.sources[f.source].endpoint
 	f.mu.Unlock()
 	for _, op := range ops {
 		f.e.node.Abort(endpoint, op)

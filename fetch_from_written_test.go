@@ -17,7 +17,8 @@ func TestDeliverFromWritten(t *testing.T) {
 		f := newFetching(e, e.list[0], op, [][]byte{targets[0].Key, targets[1].Key}, targets, FetchOptions{Sources: []string{"nonsense", "more of it"}, Timeout: time.Minute})
 		f.e.work.Add(1)
 		f.stop = func() bool { return false }
-		f.planLocked([]int{0, 1})
+		f.plan([]int{0, 1})
+		f.planLocked(f.nextLocked())
 		a := f.waiting[0]
 		f.waiting, f.driving = nil, true // as if it ran, and another goroutine saw to the rest
 		a.settle(peer.Settle{Op: a.op, Status: wire.StatusTimeout, Written: written})

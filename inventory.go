@@ -29,6 +29,7 @@ type Event struct {
 type Entry struct {
 	Namespace string
 	Key       []byte
+	Parent    []byte // its resident parent, where the policy knows chains (density)
 	Tier      Tier
 	Bytes     int64
 }
@@ -201,8 +202,11 @@ func (s *Subscription) Snapshot() ([]Entry, error) {
 	for _, ns := range s.e.list {
 		for _, p := range ns.parts {
 			p.Do(func() {
-				p.Each(func(key []byte, bytes int64) {
-					out = append(out, Entry{Namespace: ns.cfg.Name, Key: append([]byte(nil), key...), Tier: TierDRAM, Bytes: bytes})
+				p.EachLinked(func(key, parent []byte, bytes int64) {
+					out = append(out, Entry{
+						Namespace: ns.cfg.Name, Key: append([]byte(nil), key...), Parent: append([]byte(nil), parent...),
+						Tier: TierDRAM, Bytes: bytes,
+					})
 				})
 				s.hub.mu.Lock()
 				s.passed[p] = s.hub.seq

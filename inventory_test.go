@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -134,6 +135,66 @@ func TestEventsOfChainsAndGroups(t *testing.T) {
 	}
 	if got, err := s.Snapshot(); err != nil || len(got) != 3 {
 		t.Errorf("snapshot: %v, %v", got, err)
+	}
+}
+
+// A snapshot names the resident parents of chains, also where keys are long.
+func TestSnapshotNamesParents(t *testing.T) {
+	for _, policy := range []string{"density", "lru"} {
+		t.Run(policy, func(t *testing.T) {
+			e := open(t, chained(32, func(cfg *Config) { cfg.Namespaces[0].Policy = policy }))
+			h := handle(t, e)
+			long := strings.Repeat("long", 20)
+			chain := chainOf(0, 0, 3)
+			for i := range chain {
+				chain[i].Key = append([]byte(long), chain[i].Key...)
+			}
+			allOK(t, "chain", h.DepositBatch(chain, DepositOptions{}))
+			parts := group(0, "a", "b")
+			allOK(t, "group", h.DepositGroup(parts, DepositOptions{Parent: chain[2].Key, Position: 3}))
+			allOK(t, "orphan", h.DepositBatch(chainOf(1, 1, 2), DepositOptions{Parent: []byte("gone"), Position: 1}))
+			want := map[string]string{
+				string(chain[0].Key): "", string(chain[1].Key): string(chain[0].Key), string(chain[2].Key): string(chain[1].Key),
+				string(parts[0].Key): string(chain[2].Key), string(parts[1].Key): string(chain[2].Key), string(chainKey(1, 1)): "",
+			}
+			entries, err := subscribe(t, e, 0).Snapshot()
+			if err != nil || len(entries) != len(want) {
+				t.Fatalf("%d entries, %v", len(entries), err)
+			}
+			for _, en := range entries {
+				parent := want[string(en.Key)]
+				if policy != "density" {
+					parent = "" // it knows no chains
+				}
+				if string(en.Parent) != parent || (en.Parent == nil) != (parent == "") {
+					t.Errorf("parent of %q is %q, want %q", en.Key, en.Parent, parent)
+				}
+			}
+		})
+	}
+}
+
+// A group that was removed is in no snapshot, though a View keeps its bytes.
+func TestSnapshotOfRemovedGroup(t *testing.T) {
+	e := open(t, chained(32, nil))
+	h := handle(t, e)
+	parts := group(0, "a", "b", "c")
+	allOK(t, "group", h.DepositGroup(parts, DepositOptions{}))
+	s := subscribe(t, e, 0)
+	for _, at := range []int{0, 1, 2} { // the View is of any part
+		v, ok := h.Get(parts[at].Key)
+		if !ok {
+			t.Fatalf("%s is a miss", parts[at].Key)
+		}
+		h.Delete(parts[0].Key)
+		if entries, err := s.Snapshot(); err != nil || len(entries) != 0 {
+			t.Errorf("under a View of part %d: %d entries, %v", at, len(entries), err)
+		}
+		v.Release()
+		if entries, err := s.Snapshot(); err != nil || len(entries) != 0 {
+			t.Errorf("after it: %d entries, %v", len(entries), err)
+		}
+		allOK(t, "group", h.DepositGroup(parts, DepositOptions{}))
 	}
 }
 

@@ -42,7 +42,11 @@ type QueryResult struct {
 
 // Query says what is known of each key. It reserves nothing and does not count
 // as an access of the block's policy; a hit may be gone the next moment.
-func (h *Handle) Query(keys [][]byte) []QueryResult {
+func (h *Handle) Query(keys [][]byte) []QueryResult { return h.QueryFor("", keys) }
+
+// QueryFor is Query for a request: a block that is not here, but that a source named
+// by the request's hints is said to have, is fetchable. Nobody is asked.
+func (h *Handle) QueryFor(requestID string, keys [][]byte) []QueryResult {
 	out := make([]QueryResult, len(keys))
 	if h.enter() != nil {
 		return out
@@ -53,14 +57,24 @@ func (h *Handle) Query(keys [][]byte) []QueryResult {
 	for i, key := range keys {
 		if n, ok := h.has(key); ok {
 			out[i] = QueryResult{StatusHit, TierDRAM, n}
-		} else if h.e.cfg.Remote != nil {
+		} else if h.e.hinted != nil && h.e.hinted.flights.under(h.ns, key) {
+			out[i] = QueryResult{Status: StatusFetching, Tier: TierDRAM}
+		} else {
 			absent, at = append(absent, key), append(at, i)
 		}
 	}
-	if len(absent) > 0 {
+	fetchable := func(j int) { out[at[j]] = QueryResult{Status: StatusFetchable, Tier: TierRemote} }
+	if opt := (FetchOptions{RequestID: requestID}); len(absent) > 0 && opt.asks(h.e) {
+		for _, p := range h.e.hinted.plan(requestID, h.ns, absent) {
+			for _, j := range p.Keys {
+				fetchable(j)
+			}
+		}
+	}
+	if len(absent) > 0 && h.e.cfg.Remote != nil {
 		for j, ok := range h.e.cfg.Remote.Query(h.ns.cfg.Name, absent) {
 			if ok && j < len(at) {
-				out[at[j]] = QueryResult{Status: StatusFetchable, Tier: TierRemote}
+				fetchable(j)
 			}
 		}
 	}
@@ -101,6 +115,8 @@ type Op struct {
 	// hook sees each answer before anybody else does; nil: nothing does. It runs
 	// under mu: it must not touch the Op, nor block.
 	hook func(i int, r Result)
+	// landed hears of each answer, after it; nil: nothing does.
+	landed func(i int)
 }
 
 func newOp(n int) *Op {
@@ -114,8 +130,8 @@ func newOp(n int) *Op {
 // settle gives key i its answer, once, and reports whether this was it.
 func (o *Op) settle(i int, r Result) bool {
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	if o.settled[i] {
+		o.mu.Unlock()
 		return false
 	}
 	o.settled[i], o.results[i] = true, r
@@ -124,6 +140,11 @@ func (o *Op) settle(i int, r Result) bool {
 	}
 	if o.left--; o.left == 0 {
 		close(o.done)
+	}
+	landed := o.landed
+	o.mu.Unlock()
+	if landed != nil {
+		landed(i)
 	}
 	return true
 }
@@ -189,6 +210,13 @@ func (o *Op) onAbort(f context.CancelFunc) {
 	o.aborts = append(o.aborts, f)
 }
 
+// onLanded has f hear of each answer from here on, after it.
+func (o *Op) onLanded(f func(i int)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.landed = f
+}
+
 // answered reports whether key i has its answer.
 func (o *Op) answered(i int) bool {
 	o.mu.Lock()
@@ -200,18 +228,7 @@ func (o *Op) answered(i int) bool {
 // View. Resident keys are answered at once; others are brought by the remote
 // source, if there is one, within Config.OperationTimeout, or answer
 // ReasonMiss.
-func (h *Handle) Fetch(keys [][]byte) *Op {
-	op := newOp(len(keys))
-	if err := h.enter(); err != nil {
-		return op.fail(reasonOf(err))
-	}
-	defer h.exit()
-	absent := h.answerLocal(op, h.e.cfg.Remote != nil, func(i int) []byte { return keys[i] }, func(_ int, v View) Result { return Result{View: v} })
-	if len(absent) > 0 {
-		h.e.fetchRemote(h.ns, op, keys, absent, nil, 0)
-	}
-	return op
-}
+func (h *Handle) Fetch(keys [][]byte) *Op { return h.FetchFrom(keys, FetchOptions{}) }
 
 // answerLocal settles every key of op that needs no remote source, resident
 // ones with what hit says of their claimed block, and returns the others; there is
@@ -248,13 +265,13 @@ func (h *Handle) Deliver(targets []Target) *Op { return h.DeliverFrom(targets, F
 
 // deliver copies a claimed block and releases it. When checksums are asked for
 // on copying reads, it verifies what it copied.
-func (h *Handle) deliver(v *View, dst []byte) Result {
+func (ns *namespace) deliver(v *View, dst []byte) Result {
 	defer v.p.Release(v.c)
 	if v.Len() != len(dst) {
 		return Result{Reason: ReasonLayout}
 	}
 	v.copyTo(dst)
-	if sum, ok := v.p.Sum(v.c); ok && h.ns.cfg.VerifyReads && len(dst) > 4<<10 && blockcopy.Sum(dst) != sum {
+	if sum, ok := v.p.Sum(v.c); ok && ns.cfg.VerifyReads && len(dst) > 4<<10 && blockcopy.Sum(dst) != sum {
 		return Result{Reason: ReasonChecksum}
 	}
 	return Result{}

@@ -46,6 +46,10 @@ type Peers struct {
 	// Config.Regions), to peers. Those on GPUs go over route ucx. nil: none.
 	Framework peer.Framework
 	Regions   *peer.Regions
+	// Resolver tells the keys of hashes that peers ask for: see Engine.Peers().Resolve.
+	// What has no complete block in this engine's own memory is a miss. nil: peers hear
+	// that this engine does not resolve hashes. Default that of Config.Hints.Adapter.
+	Resolver peer.Resolver
 
 	MaxPeers      int
 	MaxOps        int
@@ -59,7 +63,7 @@ type Peers struct {
 }
 
 // Peers returns the engine's node among peers, nil when Config.Peers is. Its
-// Query, Invalidate, Stats and Peers are for users; operations begin with
+// Query, Invalidate, Resolve, Stats and Peers are for users; operations begin with
 // Handle.FetchFrom and DeliverFrom.
 func (e *Engine) Peers() *peer.Node { return e.node }
 
@@ -68,7 +72,7 @@ func (p *Peers) config() peer.Config {
 	cfg := peer.Config{
 		Name: p.Name, Listen: p.Listen, Advertise: p.Advertise, Public: p.Public, Secret: p.Secret,
 		Streams: p.Streams, Timing: p.Timing, MaxPeers: p.MaxPeers, MaxOps: p.MaxOps, MaxQuarantine: p.MaxQuarantine,
-		OnOutcome: p.OnOutcome, OnTrouble: p.OnTrouble, Logger: p.Logger,
+		Resolver: p.Resolver, OnOutcome: p.OnOutcome, OnTrouble: p.OnTrouble, Logger: p.Logger,
 	}
 	if cfg.Name == "" {
 		cfg.Name = "kvcr"
@@ -115,9 +119,21 @@ func (e *Engine) openPeers() error {
 		ns.print = wire.Fingerprint(ns.cfg.Layout().Describe())
 	}
 	cfg := p.config()
-	cfg.Fingerprint = e.fingerprint
+	cfg.Fingerprint, cfg.Namespace = e.fingerprint, e.likelyNamespace()
 	rec := &peerRecords{Records: e.records}
 	cfg.Records = rec
+	if h := e.hinted; h != nil {
+		if cfg.Resolver == nil && h.adapter != nil {
+			cfg.Resolver = h
+		}
+		cfg.ResolveTimeout = h.cfg.ResolveTimeout
+	}
+	cfg.OnOutcome = func(o peer.Outcome) {
+		e.moveEnds.ended(o)
+		if p.OnOutcome != nil {
+			p.OnOutcome(o)
+		}
+	}
 	regions := p.Regions
 	if regions == nil {
 		regions = e.cfg.Regions
@@ -194,6 +210,17 @@ func (e *Engine) sharedMemory() bool {
 	return false
 }
 
+// likelyNamespace is the one that peers fetch from first, as far as anybody can tell:
+// what can be shared needs the more preparation.
+func (e *Engine) likelyNamespace() string {
+	for _, ns := range e.list {
+		if _, ok := ns.payload.FD(); ok {
+			return ns.cfg.Name
+		}
+	}
+	return e.list[0].cfg.Name
+}
+
 // closePeers ends the node: operations are aborted, and claims of peers end.
 func (e *Engine) closePeers() error {
 	if e.node == nil {
@@ -220,7 +247,7 @@ func (e *Engine) fingerprint(namespace string) (f [32]byte) {
 
 // Layout is what engines that exchange blocks must agree on about a namespace.
 func (ns *Namespace) Layout() wire.Layout {
-	l := wire.Layout{Kind: ns.Kind.String()}
+	l := wire.Layout{Kind: ns.Kind.String(), Recipe: ns.HashRecipe}
 	for _, p := range ns.Pools {
 		l.Pools = append(l.Pools, wire.LayoutPool{Name: p.Name, SlotBytes: uint64(p.SlotBytes)})
 	}

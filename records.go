@@ -10,8 +10,8 @@ import (
 
 // Records is the engine's block table as transfers between nodes see it: claims
 // and marks of a source, reservations and holds of a destination, over all
-// namespaces. It implements peer.SourceRecords and peer.DestRecords; any
-// goroutine may call it. One claim or slot belongs to one caller at a time.
+// namespaces. It implements peer.SourceRecords, peer.DestRecords and
+// peer.LookupRecords; any goroutine may call it. One claim or slot belongs to one caller at a time.
 //
 // After Close every call answers wire.StatusClosed, but for those that give
 // something back: the memory of a claim or slot stays mapped until its Unclaim,
@@ -21,10 +21,11 @@ import (
 //
 //   - A call is one step: mu is held from the first look at the tables to the
 //     last, with the shard's token inside. Only checksums are computed outside.
-//   - Close passes through mu once after it has set closed: no step touches a
-//     shard that is drained.
+//   - Close passes through mu, and through looking, once after it has set closed: no
+//     step touches a shard that is drained.
 type Records struct {
-	e *Engine
+	e       *Engine
+	looking sync.RWMutex // held to read while a Lookup runs
 
 	mu        sync.Mutex // guards what follows
 	lastClaim peer.Claim
@@ -33,11 +34,15 @@ type Records struct {
 	slots     map[peer.Slot]*inSlot
 	inbound   inbounds
 	targets   map[peer.OpID][]peer.Span
+	// brought are, of operations that asked for it, the items whose bytes have become
+	// a block.
+	brought map[peer.OpID]map[int]bool
 }
 
 var (
 	_ peer.SourceRecords = (*Records)(nil)
 	_ peer.DestRecords   = (*Records)(nil)
+	_ peer.LookupRecords = (*Records)(nil)
 )
 
 // Records returns the engine's records; there is one.
@@ -46,12 +51,14 @@ func (e *Engine) Records() *Records { return e.records }
 func newRecords(e *Engine) *Records {
 	return &Records{
 		e: e, claims: map[peer.Claim]*lentBlock{}, slots: map[peer.Slot]*inSlot{},
-		inbound: inbounds{ops: map[peer.OpID]*inbound{}, waiting: map[waited][]shard.Child{}}, targets: map[peer.OpID][]peer.Span{},
+		inbound: inbounds{ops: map[peer.OpID]*inbound{}, waiting: map[waited][]shard.Child{}}, targets: map[peer.OpID][]peer.Span{}, brought: map[peer.OpID]map[int]bool{},
 	}
 }
 
 // quiesce waits for the step under way. e.closed is set: later ones see it.
 func (r *Records) quiesce() {
+	r.looking.Lock()
+	r.looking.Unlock() // who comes now sees closed
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.targets)
@@ -90,7 +97,7 @@ var moveStatuses = [...]wire.Status{
 	shard.MoveOK: wire.StatusOK, shard.MoveMiss: wire.StatusMiss, shard.MoveGeneration: wire.StatusGeneration,
 	shard.MoveMarked: wire.StatusMarked, shard.MoveCrossing: wire.StatusCrossing, shard.MoveHeld: wire.StatusHeld,
 	shard.MoveNoEvict: wire.StatusNoEvict, shard.MoveRedeposited: wire.StatusRedeposited, shard.MoveGroup: wire.StatusGroup,
-	shard.MoveFull: wire.StatusCapacity, shard.MoveClosed: wire.StatusClosed,
+	shard.MoveBusy: wire.StatusBusy, shard.MoveFull: wire.StatusCapacity, shard.MoveClosed: wire.StatusClosed,
 }
 
 func moveStatus(m shard.MoveResult) wire.Status { return moveStatuses[m] }

@@ -373,6 +373,11 @@ func (r *Records) adopt(taken []*inSlot, hold peer.HoldID) wire.Status {
 	if why != ReasonOK {
 		return reasonStatus(why)
 	}
+	for _, s := range taken {
+		if b := r.brought[s.op]; b != nil && got == shard.MoveOK && how.Ours {
+			b[s.item] = true
+		}
+	}
 	if got == shard.MoveOK {
 		var missing []byte
 		if how.Missing {
@@ -381,6 +386,26 @@ func (r *Records) adopt(taken []*inSlot, hold peer.HoldID) wire.Status {
 		r.inbound.arrived(leader, missing)
 	}
 	return moveStatus(got)
+}
+
+// watchBrought has Commit take note of an operation's items whose bytes become a block,
+// until unwatchBrought; those of others found one resident.
+func (r *Records) watchBrought(op peer.OpID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.brought[op] = map[int]bool{}
+}
+
+func (r *Records) unwatchBrought(op peer.OpID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.brought, op)
+}
+
+func (r *Records) hasBrought(op peer.OpID, item int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.brought[op][item]
 }
 
 // abort gives the memory of a slot back that is out of the table. In a step.

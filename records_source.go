@@ -201,3 +201,44 @@ func (r *Records) Invalidate(namespace string, w *wire.Wanted) wire.Status {
 	}
 	return moveStatus(p.Invalidate(hash, w.Key, w.Generation))
 }
+
+// Expel removes a key's block with its group, if nobody has claimed, held or marked
+// it. Failures: wire.StatusMiss, StatusBusy for a reader, StatusNoEvict, StatusMarked,
+// StatusHeld, StatusClosed.
+func (r *Records) Expel(namespace string, key []byte) wire.Status {
+	closed := r.lock()
+	defer r.unlock(false)
+	if closed {
+		return wire.StatusClosed
+	}
+	p, hash, st := r.place(namespace, key)
+	if st != wire.StatusOK {
+		return st
+	}
+	return moveStatus(p.Expel(hash, key))
+}
+
+// expelBlock is Expel of one life of a block.
+func (r *Records) expelBlock(p *part, b shard.Block) wire.Status {
+	closed := r.lock()
+	defer r.unlock(false)
+	if closed {
+		return wire.StatusClosed
+	}
+	return moveStatus(p.ExpelBlock(b))
+}
+
+// releaseDropped ends a View whose block is not to be kept: it leaves with the last
+// claim. One that somebody holds, or a move has marked, stays.
+func (e *Engine) releaseDropped(p *part, c shard.Claim) error {
+	b := p.BlockOf(c)
+	if err := p.Release(c); err != nil {
+		return err
+	}
+	if e.closed.Load() {
+		e.settle()
+	} else if e.records.expelBlock(p, b) == wire.StatusOK {
+		e.hinted.notRetained.Add(1)
+	}
+	return nil
+}

@@ -54,9 +54,10 @@ type Stats struct {
 	CapacityBytes int64
 	MetadataBytes int64
 	Handles       int
-	SourceFaults  uint64 // panics of the remote source
-	Marks         int    // blocks or groups that wait to be removed by a move
-	Holds         int    // blocks or groups that came by a move not ended yet
+	SourceFaults  uint64     // panics of the remote source
+	Marks         int        // blocks or groups that wait to be removed by a move
+	Holds         int        // blocks or groups that came by a move not ended yet
+	Hints         *HintStats // nil without Config.Hints
 }
 
 // Stats returns a snapshot. It waits for the writers of one shard at a time.
@@ -66,7 +67,7 @@ func (e *Engine) Stats() (Stats, error) {
 	if e.closed.Load() {
 		return Stats{}, &OpError{Op: "stats", Err: ErrClosed}
 	}
-	st := Stats{MetadataBytes: e.meta.Size(), Handles: len(e.handles), SourceFaults: e.sourceFaults.Load(), Marks: e.moves.Marks(), Holds: e.moves.Holds()}
+	st := Stats{MetadataBytes: e.meta.Size(), Handles: len(e.handles), SourceFaults: e.sourceFaults.Load(), Marks: e.moves.Marks(), Holds: e.moves.Holds(), Hints: e.hinted.stats()}
 	var calls handleCounts
 	calls.add(&e.retired)
 	for hs := range e.handles {

@@ -14,6 +14,7 @@ type View struct {
 	c    shard.Claim
 	b    []byte
 	hold bool
+	drop bool // the block leaves with the last View, see hints' no_retain
 }
 
 // Bytes returns the block's bytes, those of its first piece if it has several.
@@ -68,7 +69,7 @@ func (v *View) Again() View {
 	if !ok {
 		return View{}
 	}
-	return View{p: v.p, c: c, b: v.b}
+	return View{p: v.p, c: c, b: v.b, drop: v.drop}
 }
 
 // Release ends the claim. A second Release is ErrReleased and changes nothing.
@@ -77,9 +78,12 @@ func (v *View) Release() error {
 	if p == nil || p.ns.unmapped.Load() {
 		return ErrReleased
 	}
-	c, hold := v.c, v.hold
+	c, hold, drop := v.c, v.hold, v.drop
 	*v = View{}
 	var err error
+	if drop {
+		return p.e.releaseDropped(p, c)
+	}
 	if hold {
 		err = p.Unhold(c)
 	} else {

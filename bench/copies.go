@@ -25,6 +25,9 @@ type copySide interface {
 // compareCopies measures how near puts and delivers come to a bare copy.
 func compareCopies(ctx context.Context, o Options, rep *Report) error {
 	sizes, sums := []int{64 << 10, 2 << 20}, []string{"off", "on"}
+	if !o.Quick { // for the curve, without bars
+		sizes = []int{64 << 10, 256 << 10, 1 << 20, 2 << 20}
+	}
 	for i, size := range sizes {
 		for j, checksum := range sums {
 			part := o.slice(i*len(sums)+j, len(sizes)*len(sums))
@@ -40,6 +43,9 @@ func compareCopies(ctx context.Context, o Options, rep *Report) error {
 			} {
 				if !o.wants(c.name) {
 					continue
+				}
+				if size != sizes[0] && size != sizes[len(sizes)-1] {
+					c.bar = Bar{}
 				}
 				r := rep.result(Result{Suite: "engine", Name: c.name, Params: []Param{{"size", size}, {"checksum", checksum}},
 					Unit: "ns/op", Better: Lower, Bar: c.bar})

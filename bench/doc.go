@@ -1,7 +1,7 @@
 // Package bench measures KVCR beside its alternatives and replays recorded
 // request traces through it.
 //
-// It uses the public API only. There are five suites, each a function that
+// It uses the public API only. There are six suites, each a function that
 // returns rows of one schema (report.go):
 //
 //	Engine  the cache beside other in-process caches, puts and delivers beside
@@ -9,15 +9,25 @@
 //	Ring    the command ring beside a channel and the queues of xsync
 //	Policy  hit ratios of the eviction policies beside Belady's bound
 //	Node    a node beside other servers, with the load from another process
+//	Trace   traces against a node, each request at its time
 //	Fetches fetches between two processes beside plain copies, sockets, UCX
 //
 // and one job, Replay: every request of a trace goes through an engine, every
 // byte of every hit is compared with what was deposited.
 //
+// Another suite is a function like these and one command (cmd/kvcr/bench.go, the
+// struct benchCmd); listing, running all, profiles, stored results, comparison and
+// the page (bench/page) follow from that. Its rows have names that stay as they are,
+// since scripts and stored results know them. Latencies add a curve beside their one
+// figure (addCurve): rows NAME-curve with the parameter percentile, last. Every suite
+// heeds Options.Smoke.
+//
 // # Rules
 //
 //   - What cannot be measured here is named at the end of the report, never left
 //     out in silence.
+//   - Results say how they were made: a row of the name run has the command, the
+//     machine, the revision and the time as parameters (Conditions).
 //   - In Fetches each contender has memory of its own, since one that reads what
 //     another has just read measures the caches, and they take turns of one
 //     operation each, of which a run's value is the median.

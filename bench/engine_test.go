@@ -10,7 +10,7 @@ import (
 
 // TestEngineSuite runs every case, too briefly to measure anything.
 func TestEngineSuite(t *testing.T) {
-	rep, err := Engine(context.Background(), Options{Quick: true, Runs: 1, Capacity: 16 << 20, brief: true})
+	rep, err := Engine(context.Background(), Options{Quick: true, Runs: 1, Capacity: 16 << 20, Smoke: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"slices"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // What latencyBesidePuts runs: small values that are read at a fixed rate, and
@@ -46,7 +48,8 @@ func latencyBesidePuts(ctx context.Context, o Options, rep *Report) error {
 				}
 				gs, ts := get.series(p.Name), timer.series(p.Name)
 				gs.Rival, ts.Rival = p.Name != ours, p.Name != ours
-				gs.Runs = append(gs.Runs, g.getP99)
+				gs.Runs = append(gs.Runs, float64(g.get.ValueAtQuantile(99)))
+				rep.addCurve(Result{Suite: "engine", Name: "get-latency-curve", Params: []Param{{"beside", beside}}, Unit: "ns", Better: Lower}, p.Name, g.get, 1)
 				ts.Runs = append(ts.Runs, g.timerP99)
 				gs.Note = fmt.Sprintf("%.1f %% hits", g.hits)
 				if beside == "puts" {
@@ -63,9 +66,10 @@ func latencyBesidePuts(ctx context.Context, o Options, rep *Report) error {
 }
 
 type beside struct {
-	getP99, timerP99 float64 // ns
-	hits             float64 // percent
-	putGBs           float64
+	get      *hdrhistogram.Histogram // ns
+	timerP99 float64                 // ns
+	hits     float64                 // percent
+	putGBs   float64
 }
 
 // measureBeside measures one cache: first the gets, then the timer. Not both at
@@ -105,6 +109,7 @@ func measureBeside(ctx context.Context, o Options, p Peer, puts bool) (out besid
 		stop, written := make(chan struct{}), make(chan error)
 		n := 0
 		go func() {
+			asClient(ctx)
 			var err error
 			n, err = putLarge(writer, small, large, stop)
 			written <- errors.Join(err, writer.Close())
@@ -115,9 +120,8 @@ func measureBeside(ctx context.Context, o Options, p Peer, puts bool) (out besid
 	}
 
 	l := &lane{worker: reader, walk: newWalk(NewZipf(small, 0.99, 5), o.steps(), 100)}
-	putBytes, err := beside(func() error {
-		h, err := openLoop(ctx, getEvery, d, func() error { return l.views(1) })
-		out.getP99 = float64(h.ValueAtQuantile(99))
+	putBytes, err := beside(func() (err error) {
+		out.get, err = openLoop(ctx, getEvery, d, func() error { return l.views(1) })
 		return err
 	})
 	if err != nil {

@@ -34,10 +34,32 @@ type NodeOptions struct {
 }
 
 const (
-	nodeConns = 50
-	nodeBytes = 1 << 30 // of all values, at most
-	nodeKeys  = 100_000 // at most
+	nodeKeys = 100_000 // at most
 )
+
+// nodeBytes is how much all values take, at most.
+func (o Options) nodeBytes() int {
+	if o.Smoke {
+		return 16 << 20
+	}
+	return 1 << 30
+}
+
+// nodeConns is how many connections a generator of load has.
+func (o Options) nodeConns() int {
+	if o.Smoke {
+		return 4
+	}
+	return 50
+}
+
+// lasting is d, or next to nothing when nothing is measured.
+func (o Options) lasting(d time.Duration) time.Duration {
+	if o.Smoke {
+		return d / 20
+	}
+	return max(d, o.span())
+}
 
 // nodeRow is one comparison.
 type nodeRow struct {
@@ -88,9 +110,12 @@ func Node(ctx context.Context, o NodeOptions) (*Report, error) {
 	o.Options = o.withDefaults()
 	if len(o.Pins) == 0 {
 		o.Pins = []string{"one-core", "none"}
-		if o.Quick {
+		if o.Quick && !o.Smoke {
 			o.Pins = o.Pins[:1]
 		}
+	}
+	if err := o.validate([]string{"get", "set", "shm", "get-p999-half-load", "get-latency-curve", "idle-conn"}); err != nil {
+		return &Report{}, err
 	}
 	if o.Quick {
 		o.until = time.Now().Add(quickBudget)
@@ -135,7 +160,7 @@ func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin strin
 		return nil
 	}
 	size := rows[0].size
-	keys := o.keys(min(nodeKeys, nodeBytes/size))
+	keys := o.keys(min(nodeKeys, o.nodeBytes()/size))
 	servers := fleet{}
 	defer func() { err = errors.Join(err, servers.stop()) }()
 	for _, r := range rows {
@@ -163,7 +188,7 @@ func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin strin
 					network = "tcp"
 				}
 				proto := p.proto(r.proto)
-				spec := load.Spec{Network: network, Addr: p.addr(network, proto), Proto: proto, Op: r.op, Size: r.size, Keys: keys, Conns: nodeConns, Pipeline: r.pipeline, Duration: max(2*o.span(), 300*time.Millisecond), CPU: loadCPU(pin), Unstamped: impl == implNet}
+				spec := load.Spec{Network: network, Addr: p.addr(network, proto), Proto: proto, Op: r.op, Size: r.size, Keys: keys, Conns: o.nodeConns(), Pipeline: r.pipeline, Duration: max(2*o.span(), o.lasting(300*time.Millisecond)), CPU: loadCPU(pin), Unstamped: impl == implNet}
 				res, err := generate(ctx, o, spec)
 				if err != nil {
 					return fmt.Errorf("%s: %w", impl, err)
@@ -188,7 +213,7 @@ func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin strin
 // measureHalfLoad sends half of what Redis took at its peak, at fixed times
 // whatever the server does, and reports what the slowest thousandth waited.
 func measureHalfLoad(ctx context.Context, o NodeOptions, rep *Report, pin string, keys int, servers fleet) error {
-	if servers[implRedis] == nil || !o.wants("get-p999-half-load") {
+	if servers[implRedis] == nil || !o.wants("get-p999-half-load", "get-latency-curve") {
 		return nil
 	}
 	peak := math.NaN()
@@ -206,14 +231,19 @@ func measureHalfLoad(ctx context.Context, o NodeOptions, rep *Report, pin string
 		for _, impl := range []string{ours, implRedis} {
 			p := servers[impl]
 			o.Progress(fmt.Sprintf("p99.9 at %.0f gets a second, pin %s, round %d of %d: %s", peak/2, pin, round+1, o.Runs, impl))
-			spec := load.Spec{Network: "tcp", Addr: p.addr("tcp", "resp"), Proto: "resp", Op: "get", Size: 64, Keys: keys, Conns: nodeConns, Pipeline: 1, Rate: peak / 2, Duration: max(4*o.span(), time.Second), CPU: loadCPU(pin)}
+			spec := load.Spec{Network: "tcp", Addr: p.addr("tcp", "resp"), Proto: "resp", Op: "get", Size: 64, Keys: keys, Conns: o.nodeConns(), Pipeline: 1, Rate: peak / 2, Duration: max(4*o.span(), o.lasting(time.Second)), CPU: loadCPU(pin)}
 			res, err := generate(ctx, o, spec)
 			if err != nil {
 				return fmt.Errorf("%s: %w", impl, err)
 			}
+			h, err := res.Histogram()
+			if err != nil {
+				return err
+			}
 			s := out.series(impl)
 			s.Rival = impl != ours
 			s.Runs = append(s.Runs, float64(res.P999.Microseconds()))
+			rep.addCurve(Result{Suite: "node", Name: "get-latency-curve", Params: []Param{{"size", 64}, {"pin", pin}}, Unit: "us", Better: Lower}, impl, h, 1e3)
 			s.Note = fmt.Sprintf("p50 %v, p99 %v, %d of %.0f sent late", res.P50.Round(time.Microsecond), res.P99.Round(time.Microsecond), res.BacklogAtTheEnd, peak/2*spec.Duration.Seconds())
 		}
 		return nil
@@ -225,7 +255,10 @@ func measureIdle(o NodeOptions, rep *Report, pin string, p *process) error {
 	if p == nil || !o.wants("idle-conn") {
 		return nil
 	}
-	const conns = 2000
+	conns := 2000
+	if o.Smoke {
+		conns = 100
+	}
 	o.Progress("memory of idle connections")
 	out := rep.result(Result{Suite: "node", Name: "idle-conn", Params: []Param{{"conns", conns}, {"pin", pin}}, Unit: "bytes/conn", Better: Lower, Bar: Bar{Limit: 8 << 10, HasLimit: true}})
 	warm, err := idleConns(p, 100)
@@ -242,13 +275,13 @@ func measureIdle(o NodeOptions, rep *Report, pin string, p *process) error {
 		return err
 	}
 	defer closeAll(idle)
-	time.Sleep(time.Second)
+	time.Sleep(o.lasting(time.Second))
 	after, err := anonymous(p.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
 	s := out.series(ours)
-	s.Runs = append(s.Runs, float64(after-before)/conns)
+	s.Runs = append(s.Runs, float64(after-before)/float64(conns))
 	return nil
 }
 
@@ -288,7 +321,7 @@ func anonymous(pid int) (int64, error) {
 // Redis over a unix socket and the same reads without claims.
 func measureShared(ctx context.Context, o NodeOptions, rep *Report, dir string) (err error) {
 	const size, inFlight = 1 << 20, 8
-	keys := o.keys(nodeBytes / size)
+	keys := o.keys(o.nodeBytes() / size)
 	servers := fleet{}
 	defer func() { err = errors.Join(err, servers.stop()) }()
 	for _, name := range []string{implShared, implRedis} {
@@ -300,7 +333,7 @@ func measureShared(ctx context.Context, o NodeOptions, rep *Report, dir string) 
 	return o.rounds(ctx, func(round int) error {
 		for _, impl := range []string{ours, implPlain, implRedis} {
 			p := servers[implShared]
-			spec := load.Spec{Network: "unix", Proto: "shm", Op: "get", Size: size, Keys: keys, Conns: 1, Pipeline: inFlight, Duration: max(2*o.span(), 500*time.Millisecond), CPU: -1}
+			spec := load.Spec{Network: "unix", Proto: "shm", Op: "get", Size: size, Keys: keys, Conns: 1, Pipeline: inFlight, Duration: max(2*o.span(), o.lasting(500*time.Millisecond)), CPU: -1}
 			switch impl {
 			case implPlain:
 				spec.Proto = "plain"
@@ -346,7 +379,7 @@ func generate(ctx context.Context, o NodeOptions, spec load.Spec) (res load.Resu
 	if err != nil {
 		return res, err
 	}
-	cmd := exec.CommandContext(ctx, o.Exe, "bench", "load", string(arg))
+	cmd := exec.CommandContext(ctx, o.Exe, o.Profiles.child("load", "bench", "load", string(arg))...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -437,7 +470,7 @@ func startServer(ctx context.Context, o NodeOptions, dir, name string, pinned bo
 		args = []string{"-p", strconv.Itoa(port), "-l", "127.0.0.1", "-U", "0", "-m", "2048", "-I", "8m", "-t", threads, "-u", "nobody"}
 		p.addrs["tcp/memcached"] = at
 	case implNet:
-		args = []string{"bench", "plain-server", "--addr", at, "--size", strconv.Itoa(size)}
+		args = o.Profiles.child("plain", "bench", "plain-server", "--addr", at, "--size", strconv.Itoa(size))
 		p.addrs["tcp/resp"] = at
 	default:
 		second, err := freePort()
@@ -448,23 +481,18 @@ func startServer(ctx context.Context, o NodeOptions, dir, name string, pinned bo
 		binary := "127.0.0.1:" + strconv.Itoa(second)
 		shared := unixPath + ".shared"
 		args = []string{"serve", "--http=", "--resp", at + ",unix:" + unixPath, "--listen", binary + ",unix:" + shared, "--prefault", "true",
-			"--capacity", strconv.Itoa(2 * nodeBytes), "--mean-value", strconv.Itoa(max(size, 1024)), "--log-level", "warn"}
+			"--capacity", strconv.Itoa(max(2*o.nodeBytes(), 64<<20)), "--mean-value", strconv.Itoa(max(size, 1024)), "--log-level", "warn"}
 		p.addrs["tcp/resp"], p.addrs["unix/resp"], p.addrs["tcp/binary"], p.addrs["unix/binary"] = at, unixPath, binary, shared
 		if name == implShared {
 			args = append(args, "--backing", "memfd")
 		}
+		args = o.Profiles.child("server", args...)
 	}
 	if pinned && (name == ours || name == implNet) {
 		env = append(env, "GOMAXPROCS=1")
 	}
-	p.cmd = exec.CommandContext(ctx, exe, args...)
-	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(unix.SIGTERM) }
-	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = env, &p.log, &p.log
-	if err := p.cmd.Start(); err != nil {
+	if err := p.launch(ctx, exe, args, env, at); err != nil {
 		return nil, err
-	}
-	if err := p.await(at); err != nil {
-		return nil, errors.Join(err, p.stop())
 	}
 	if pinned {
 		if err := pinProcess(p.cmd.Process.Pid, cpuAt(0)); err != nil {
@@ -472,6 +500,21 @@ func startServer(ctx context.Context, o NodeOptions, dir, name string, pinned bo
 		}
 	}
 	return p, nil
+}
+
+// launch starts the process and waits until it listens at addr.
+func (p *process) launch(ctx context.Context, exe string, args, env []string, addr string) error {
+	p.cmd = exec.CommandContext(ctx, exe, args...)
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(unix.SIGTERM) }
+	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = env, &p.log, &p.log
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	if err := p.await(addr); err != nil {
+		err = errors.Join(err, p.stop())
+		return fmt.Errorf("%w; it said: %s", err, strings.TrimSpace(p.log.String()))
+	}
+	return nil
 }
 
 // await waits until something listens.

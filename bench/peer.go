@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/pprof"
 	"slices"
 )
 
@@ -17,9 +16,6 @@ type PeerOptions struct {
 	Exe string
 	// Routes wanted: shm, ucx-tcp, stream; empty: all there are.
 	Routes []string
-	// Profile, if not empty, is where CPU profiles of fetch-bandwidth and fetch-rate
-	// are left: FILE.dest and FILE.source, of what was measured last.
-	Profile string
 }
 
 // The routes of the suite, and what an engine is told to get them.
@@ -63,6 +59,9 @@ func Fetches(ctx context.Context, o PeerOptions) (*Report, error) {
 	}
 	if len(o.Sizes) == 0 {
 		o.Sizes = []int{256 << 10, 1 << 20, 2 << 20}
+		if o.Smoke {
+			o.Sizes = []int{64 << 10}
+		}
 	}
 	if o.Workers == 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
@@ -81,7 +80,7 @@ func Fetches(ctx context.Context, o PeerOptions) (*Report, error) {
 	}
 	return runParts(ctx, s.Options, []part{
 		{[]string{"fetch-bandwidth"}, 20, s.bandwidth},
-		{[]string{"fetch-latency"}, 6, s.latency},
+		{[]string{"fetch-latency", "fetch-latency-curve"}, 6, s.latency},
 		{[]string{"fetch-rate"}, 6, s.rate},
 		{[]string{"idle"}, 4, s.idle},
 		{[]string{"open-to-hit"}, 3, s.register},
@@ -103,7 +102,7 @@ func (s *peerSuite) has(rep *Report, what, route string) bool {
 
 // few is n, or less for a test.
 func (s *peerSuite) few(o Options, n int) int {
-	if o.brief {
+	if o.Smoke {
 		return max(4, n/64)
 	}
 	return n
@@ -118,7 +117,7 @@ type pair struct {
 // open starts a source of blocks and a fetcher, and fetches them all once: the
 // connection is there afterwards, and every byte of every block has been compared.
 func (s *peerSuite) open(ctx context.Context, route, network string, size, blocks, plain int) (*pair, error) {
-	src, err := startSource(ctx, s.Exe, SourceSpec{Routes: engineRoutes[route], Network: network, Dir: s.dir, Size: size, Blocks: blocks, Plain: plain})
+	src, err := startSource(ctx, s.PeerOptions, SourceSpec{Routes: engineRoutes[route], Network: network, Dir: s.dir, Size: size, Blocks: blocks, Plain: plain})
 	if err != nil {
 		return nil, err
 	}
@@ -147,25 +146,3 @@ func (s *peerSuite) fetcher(ctx context.Context, src *source, route string, size
 }
 
 func (p *pair) close() error { return errors.Join(p.dst.Close(), p.src.stop()) }
-
-// profiled runs f with CPU profiles of both processes, if they are wanted.
-func (s *peerSuite) profiled(p *pair, f func() error) (err error) {
-	if s.Profile == "" {
-		return f()
-	}
-	file, err := os.Create(s.Profile + ".dest")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	if _, err := p.src.ask("profile " + s.Profile + ".source"); err != nil {
-		return err
-	}
-	if err := pprof.StartCPUProfile(file); err != nil {
-		return err
-	}
-	err = f()
-	pprof.StopCPUProfile()
-	_, end := p.src.ask("profile")
-	return errors.Join(err, end)
-}

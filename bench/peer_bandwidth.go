@@ -22,6 +22,9 @@ type peerRow struct {
 	bar            Bar
 }
 
+// streamSize is the block size at which route stream has its bar.
+const streamSize = 1 << 20
+
 // bandwidth fetches all blocks in one operation, beside what moves as many bytes
 // without an engine.
 func (s *peerSuite) bandwidth(ctx context.Context, o Options, rep *Report) error {
@@ -35,9 +38,16 @@ func (s *peerSuite) bandwidth(ctx context.Context, o Options, rep *Report) error
 		}
 	}
 	if s.has(rep, "fetch-bandwidth", routeStream) {
-		rows = append(rows, peerRow{routeStream, "tcp", 1 << 20, Bar{Times: 0.9}}, peerRow{routeStream, "unix", 1 << 20, Bar{}})
-		if o.brief {
+		rows = append(rows, peerRow{routeStream, "tcp", streamSize, Bar{Times: 0.9}}, peerRow{routeStream, "unix", streamSize, Bar{}})
+		if o.Smoke {
 			rows[len(rows)-1].size, rows[len(rows)-2].size = o.Sizes[0], o.Sizes[0]
+		}
+		if !o.Quick { // for the curve
+			for _, size := range o.Sizes {
+				if size != streamSize {
+					rows = append(rows, peerRow{routeStream, "tcp", size, Bar{}})
+				}
+			}
 		}
 	}
 	for i, row := range rows {
@@ -86,13 +96,13 @@ func (s *peerSuite) bandwidthOf(ctx context.Context, o Options, rep *Report, r *
 		}
 	}
 	test := perftests(row, blocks)
-	if o.brief {
+	if o.Smoke {
 		test = nil
 	} else if _, missing := exec.LookPath(implPerftest); missing != nil && len(test) > 0 {
 		rep.leftOut(fmt.Sprintf("%s beside ucx_perftest: it is not installed", r.title()))
 		test = nil
 	}
-	one := func(round int) error {
+	return o.rounds(ctx, func(round int) error {
 		o.Progress(fmt.Sprintf("%s, round %d of %d", r.title(), round+1, o.Runs))
 		if err := r.turns(ctx, o.span(), p.src, cs, row.size*blocks); err != nil {
 			return err
@@ -107,8 +117,7 @@ func (s *peerSuite) bandwidthOf(ctx context.Context, o Options, rep *Report, r *
 			sr.Runs = append(sr.Runs, v)
 		}
 		return nil
-	}
-	return s.profiled(p, func() error { return o.rounds(ctx, one) })
+	})
 }
 
 // plainSide moves the same blocks without an engine. Each has its own memory: what

@@ -25,14 +25,14 @@ func (s *peerSuite) latency(ctx context.Context, o Options, rep *Report) error {
 		if route != routeShm {
 			r.Bar = Bar{Times: 1 / 1.5}
 		}
-		if err := s.latencyOf(ctx, o.slice(i, len(routes)), r, route); err != nil {
+		if err := s.latencyOf(ctx, o.slice(i, len(routes)), rep, r, route); err != nil {
 			return fmt.Errorf("%s: %w", r.title(), err)
 		}
 	}
 	return nil
 }
 
-func (s *peerSuite) latencyOf(ctx context.Context, o Options, r *Result, route string) (err error) {
+func (s *peerSuite) latencyOf(ctx context.Context, o Options, rep *Report, r *Result, route string) (err error) {
 	const size, blocks = 64 << 10, 16
 	p, err := s.open(ctx, route, "tcp", size, blocks, 1)
 	if err != nil {
@@ -67,6 +67,7 @@ func (s *peerSuite) latencyOf(ctx context.Context, o Options, r *Result, route s
 	n := max(3, int(4*o.span()/apart))
 	return o.rounds(ctx, func(round int) error {
 		o.Progress(fmt.Sprintf("%s, round %d of %d", r.title(), round+1, o.Runs))
+		defer asClient(ctx)()
 		for i := range steps {
 			steps[i].took = steps[i].took[:0]
 		}
@@ -104,6 +105,11 @@ func (s *peerSuite) latencyOf(ctx context.Context, o Options, r *Result, route s
 			out.Rival, out.Note = sr.rival, sr.note
 			out.Runs = append(out.Runs, sr.value)
 		}
+		h := newHistogram()
+		for _, t := range steps[0].took {
+			_ = h.RecordValue(max(1, t.Nanoseconds())) // within range
+		}
+		rep.addCurve(Result{Suite: r.Suite, Name: "fetch-latency-curve", Params: r.Params, Unit: r.Unit, Better: Lower}, ours, h, 1e3)
 		return nil
 	})
 }

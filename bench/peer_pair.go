@@ -30,12 +30,12 @@ type source struct {
 	log  bytes.Buffer
 }
 
-func startSource(ctx context.Context, exe string, spec SourceSpec) (_ *source, err error) {
+func startSource(ctx context.Context, o PeerOptions, spec SourceSpec) (_ *source, err error) {
 	arg, err := json.Marshal(spec)
 	if err != nil {
 		return nil, err
 	}
-	s := &source{spec: spec, cmd: exec.CommandContext(ctx, exe, "bench", "peer-source", string(arg))}
+	s := &source{spec: spec, cmd: exec.CommandContext(ctx, o.Exe, o.Profiles.child("source", "bench", "peer-source", string(arg))...)}
 	s.cmd.Cancel = func() error { return s.cmd.Process.Signal(unix.SIGTERM) }
 	s.cmd.Stderr = &s.log
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
@@ -208,6 +208,7 @@ type contender struct {
 // values; what both processes use of processors is noted.
 func (r *Result) turns(ctx context.Context, d time.Duration, src *source, cs []contender, bytes int) error {
 	took, used := make([][]float64, len(cs)), make([][]float64, len(cs))
+	defer asClient(ctx)()
 	for start := time.Now(); len(took[0]) < 3 || time.Since(start) < d*time.Duration(len(cs)); {
 		turn := len(took[0])
 		for i := range cs {

@@ -74,11 +74,10 @@ func (s *peerSuite) rateOf(ctx context.Context, o Options, r *Result, route stri
 		sr.Runs = append(sr.Runs, float64(n)/took.Seconds())
 		return nil
 	}
-	return s.profiled(p, func() error {
-		return o.rounds(ctx, func(round int) error {
-			o.Progress(fmt.Sprintf("%s, round %d of %d", r.title(), round+1, o.Runs))
-			return one(round)
-		})
+	return o.rounds(ctx, func(round int) error {
+		o.Progress(fmt.Sprintf("%s, round %d of %d", r.title(), round+1, o.Runs))
+		defer asClient(ctx)()
+		return one(round)
 	})
 }
 
@@ -148,14 +147,14 @@ func (s *peerSuite) idle(ctx context.Context, o Options, rep *Report) (err error
 	}
 	n, span := s.few(o, peers), 10*time.Second
 	switch {
-	case o.brief:
+	case o.Smoke:
 		span = 50 * time.Millisecond
 	case o.Quick:
 		span = 2 * time.Second
 	}
 	r := rep.result(Result{Suite: "peer", Name: "idle", Params: []Param{{"peers", n}}, Unit: "% of a core", Better: Lower, Bar: Bar{Limit: 1, HasLimit: true}})
 	o.Progress(r.title() + ": connecting")
-	src, err := startSource(ctx, s.Exe, SourceSpec{Routes: engineRoutes[routeStream], Network: "tcp", Size: smallFetch, Blocks: 1, Plain: 1})
+	src, err := startSource(ctx, s.PeerOptions, SourceSpec{Routes: engineRoutes[routeStream], Network: "tcp", Size: smallFetch, Blocks: 1, Plain: 1})
 	if err != nil {
 		return err
 	}
@@ -252,7 +251,7 @@ func openToHit(size int64, routes []string) (ms float64, err error) {
 // arenaBytes is 16 GiB, or a quarter of the memory that there is.
 func arenaBytes(o Options) int64 {
 	switch {
-	case o.brief:
+	case o.Smoke:
 		return 64 << 20
 	case o.Quick:
 		return 1 << 30

@@ -12,8 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/metrics"
-	"runtime/pprof"
-	"strings"
 	"syscall"
 	"time"
 
@@ -117,34 +115,11 @@ func PeerSource(ctx context.Context, spec SourceSpec, in io.Reader, out io.Write
 	return obey(ctx, in, enc)
 }
 
-// obey answers commands: "use", "profile FILE", "profile" to end it.
+// obey answers commands, of which there is one: "use".
 func obey(ctx context.Context, in io.Reader, enc *json.Encoder) error {
-	var profile *os.File
-	endProfile := func() error {
-		if profile == nil {
-			return nil
-		}
-		pprof.StopCPUProfile()
-		f := profile
-		profile = nil
-		return f.Close()
-	}
-	defer endProfile()
 	for lines := bufio.NewScanner(in); ctx.Err() == nil && lines.Scan(); {
-		cmd, arg, _ := strings.Cut(lines.Text(), " ")
-		err := fmt.Errorf("unknown command %q", cmd)
-		switch cmd {
-		case "use":
-			err = nil
-		case "profile":
-			if err = endProfile(); err == nil && arg != "" {
-				if profile, err = os.Create(arg); err == nil {
-					err = pprof.StartCPUProfile(profile)
-				}
-			}
-		}
-		if err != nil {
-			return err
+		if lines.Text() != "use" {
+			return fmt.Errorf("unknown command %q", lines.Text())
 		}
 		if err := enc.Encode(ownUse()); err != nil {
 			return err

@@ -14,22 +14,32 @@ import (
 
 // TestMain makes this program the source as well, as kvcr is.
 func TestMain(m *testing.M) {
-	if len(os.Args) != 4 || os.Args[1] != "bench" || os.Args[2] != "peer-source" {
+	if len(os.Args) < 4 || os.Args[1] != "bench" {
 		os.Exit(m.Run())
 	}
-	var spec SourceSpec
-	err := json.Unmarshal([]byte(os.Args[3]), &spec)
-	if err == nil {
-		err = PeerSource(context.Background(), spec, os.Stdin, os.Stdout)
-	}
-	if err != nil {
+	if err := asSource(os.Args[2:]); err != nil {
 		os.Stderr.WriteString(err.Error())
 		os.Exit(1)
 	}
 }
 
+func asSource(args []string) error {
+	if args[0] == ChildProfile {
+		p, err := StartProfiles(args[1], ChildBase(args[2]), strings.Split(args[3], ","))
+		if err != nil {
+			return err
+		}
+		return errors.Join(asSource(args[5:]), p.Stop()) // after bench
+	}
+	var spec SourceSpec
+	if err := json.Unmarshal([]byte(args[1]), &spec); err != nil {
+		return err
+	}
+	return PeerSource(context.Background(), spec, os.Stdin, os.Stdout)
+}
+
 func briefly(o Options) PeerOptions {
-	o.Quick, o.Runs, o.brief, o.Sizes = true, 1, true, []int{64 << 10}
+	o.Smoke = true
 	return PeerOptions{Options: o, Exe: os.Args[0]}
 }
 
@@ -37,9 +47,13 @@ func briefly(o Options) PeerOptions {
 // anything.
 func TestPeerSuite(t *testing.T) {
 	o := briefly(Options{})
-	o.Profile = filepath.Join(t.TempDir(), "cpu")
+	dir := t.TempDir()
+	var err error
+	if o.Profiles, err = StartProfiles("peer", filepath.Join(dir, "peer"), []string{"cpu"}); err != nil {
+		t.Fatal(err)
+	}
 	rep, err := Fetches(context.Background(), o)
-	if err != nil {
+	if err := errors.Join(err, o.Profiles.Stop()); err != nil {
 		t.Fatal(err)
 	}
 	impls := map[string][]string{}
@@ -72,10 +86,10 @@ func TestPeerSuite(t *testing.T) {
 			t.Errorf("%s has %v, want %v", name, got, want)
 		}
 	}
-	for _, side := range []string{".dest", ".source"} {
-		if fi, err := os.Stat(o.Profile + side); err != nil || fi.Size() == 0 {
-			t.Errorf("no profile %s: %v", side, err)
-		}
+	// One file for each side, whatever the number of processes.
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if want := []string{filepath.Join(dir, "peer-source.cpu.pprof"), filepath.Join(dir, "peer.cpu.pprof")}; err != nil || !slices.Equal(files, want) {
+		t.Errorf("profiles %v, want %v", files, want)
 	}
 	_, ucx := impls["fetch-bandwidth "+routeUCX]
 	named := func(what string) bool {

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -120,7 +119,7 @@ func (r *Result) Verdict() (pass, known bool, text string) {
 			pass = r.Bar.Limit <= us.Median()
 			word = "at least"
 		}
-		text = fmt.Sprintf("%s %s: %s", word, number(r.Bar.Limit), number(us.Median()))
+		text = fmt.Sprintf("%s %s: %s", word, Number(r.Bar.Limit), Number(us.Median()))
 	case r.Bar.Times > 0:
 		best := r.bestRival()
 		if best == nil {
@@ -143,6 +142,12 @@ type Report struct {
 	Results []*Result
 	// LeftOut says what could not be measured here, and why.
 	LeftOut []string
+	// Conditions of the run become a row of their own; nil: none.
+	Conditions *Conditions
+	// Suite is their suite.
+	Suite string
+	// Workers that times for each operation are of.
+	workers int
 }
 
 // leftOut notes once what cannot be measured.
@@ -185,21 +190,25 @@ func (rep *Report) Rows() []Row {
 			params[p.Name] = p.Value
 		}
 		for _, s := range r.Series {
+			if len(s.Runs) == 0 {
+				continue // the suite ended before it
+			}
 			rows = append(rows, Row{r.Suite, r.Name, params, s.Impl, s.Median(), r.Unit, r.Better, s.Runs})
 		}
+	}
+	if rep.Conditions != nil {
+		c := *rep.Conditions
+		c.LeftOut, c.Workers = append(c.LeftOut, rep.LeftOut...), max(c.Workers, rep.workers)
+		rows = append(rows, c.row(rep.Suite))
 	}
 	return rows
 }
 
 // WriteJSON writes the rows as one indented array.
-func (rep *Report) WriteJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(rep.Rows())
-}
+func (rep *Report) WriteJSON(w io.Writer) error { return WriteRows(w, rep.Rows()) }
 
 // WriteText writes a table for each result, one for each row of results that
-// differ in their last parameter only when that is a capacity, then how many
+// differ in their last parameter only when that is one of curves, then how many
 // bars were reached.
 func (rep *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
@@ -252,11 +261,15 @@ func (rep *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// row is how many results from i on differ in their capacity only.
+// curves are the parameters whose values make columns of one table, when they are
+// the last of a result.
+var curves = []string{"capacity", "percentile"}
+
+// row is how many results from i on differ in such a parameter only.
 func (rep *Report) row(i int) int {
 	first := rep.Results[i]
 	last := len(first.Params) - 1
-	if last < 0 || first.Params[last].Name != "capacity" {
+	if last < 0 || !slices.Contains(curves, first.Params[last].Name) {
 		return 1
 	}
 	n := 1
@@ -281,7 +294,7 @@ func across(b *strings.Builder, results []*Result) {
 	for _, s := range results[0].Series {
 		row := []string{"", s.Impl}
 		for _, r := range results {
-			row = append(row, number(r.series(s.Impl).Median()))
+			row = append(row, Number(r.series(s.Impl).Median()))
 		}
 		rows = append(rows, row)
 	}
@@ -310,13 +323,13 @@ func (r *Result) table(b *strings.Builder) {
 				times = fmt.Sprintf("%.2fx", f)
 			}
 		}
-		rows = append(rows, []string{"", s.Impl, number(s.Median()), number(lo), number(hi), times, s.Note})
+		rows = append(rows, []string{"", s.Impl, Number(s.Median()), Number(lo), Number(hi), times, s.Note})
 	}
 	WriteColumns(b, "llrrrrl", rows) // a strings.Builder takes everything
 }
 
-// number prints a value with about four significant digits and no exponent.
-func number(v float64) string {
+// Number prints a value with about four significant digits and no exponent.
+func Number(v float64) string {
 	a := math.Abs(v)
 	switch {
 	case math.IsNaN(v):

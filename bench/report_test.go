@@ -133,8 +133,8 @@ func TestMedianAndNumbers(t *testing.T) {
 		t.Errorf("median of four: %v", m)
 	}
 	for v, want := range map[float64]string{0: "0", 0.12345: "0.1235", 1.5: "1.50", 123.456: "123.5", 1234.5: "1,235", -1234567: "-1,234,567", -123: "-123"} {
-		if got := number(v); got != want {
-			t.Errorf("number(%v) = %q, want %q", v, got, want)
+		if got := Number(v); got != want {
+			t.Errorf("Number(%v) = %q, want %q", v, got, want)
 		}
 	}
 }

@@ -150,6 +150,7 @@ func measureRing(ctx context.Context, o Options, rep *Report, name string, bar B
 		r := rep.result(Result{Suite: "ring", Name: name, Params: []Param{{"batch", batch}}, Unit: "ns/op", Better: Lower, Bar: bar})
 		err := o.slice(i, len(batches)).rounds(ctx, func(round int) error {
 			o.Progress(fmt.Sprintf("%s, batch %d, round %d of %d", name, batch, round+1, o.Runs))
+			defer asClient(ctx)()
 			for _, q := range queues {
 				ns, err := moveFor(o.span(), q.open, batch, move)
 				if err != nil {

@@ -45,7 +45,7 @@ func TestLostMessageIsFound(t *testing.T) {
 }
 
 func TestRingSuite(t *testing.T) {
-	rep, err := Ring(context.Background(), Options{Quick: true, Runs: 1, brief: true})
+	rep, err := Ring(context.Background(), Options{Quick: true, Runs: 1, Smoke: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,16 +28,29 @@ type Options struct {
 	Capacity int64
 	// Big adds the cases that need over 2 GiB of memory and a minute.
 	Big bool
+	// Smoke makes everything as small as it can be: it runs every case and checks
+	// every byte, and measures nothing. Implies Quick.
+	Smoke bool
 	// Progress hears what begins now; nil: nobody does.
 	Progress func(what string)
+	// Profiles are being taken of this suite; nil: none. Processes that it starts
+	// leave theirs as well.
+	Profiles *Profiles
 
 	// until is when no further round begins; zero: never.
 	until time.Time
-	// brief makes everything as small as it can be; for tests.
-	brief bool
 }
 
 func (o Options) withDefaults() Options {
+	if o.Smoke {
+		o.Quick = true
+		if o.Runs == 0 {
+			o.Runs = 1
+		}
+		if o.Capacity == 0 {
+			o.Capacity = 16 << 20
+		}
+	}
 	if o.Runs == 0 {
 		o.Runs = 5
 		if o.Quick {
@@ -132,7 +145,7 @@ func (o Options) rounds(ctx context.Context, measure func(round int) error) erro
 // span is how long one measurement of one implementation lasts.
 func (o Options) span() time.Duration {
 	switch {
-	case o.brief:
+	case o.Smoke:
 		return time.Millisecond
 	case o.Quick:
 		return 50 * time.Millisecond
@@ -144,7 +157,7 @@ func (o Options) span() time.Duration {
 // the caches would take longer than measuring them.
 func (o Options) keys(n int) int {
 	switch {
-	case o.brief:
+	case o.Smoke:
 		return min(n, 2<<10)
 	case o.Quick:
 		return min(n, 1<<20)
@@ -156,7 +169,7 @@ func (o Options) keys(n int) int {
 // makes, so that the walk does not visit few keys again and again.
 func (o Options) steps() int {
 	switch {
-	case o.brief:
+	case o.Smoke:
 		return 4 << 10
 	case o.Quick:
 		return 256 << 10
@@ -185,7 +198,7 @@ func runParts(ctx context.Context, o Options, parts []part) (*Report, error) {
 	for _, p := range parts {
 		names = append(names, p.names...)
 	}
-	rep := &Report{}
+	rep := &Report{workers: o.Workers}
 	if err := o.validate(names); err != nil {
 		return rep, err
 	}
@@ -228,6 +241,7 @@ func closedLoop(ctx context.Context, n int, d time.Duration, chunk int, work fun
 		done.Add(1)
 		go func() {
 			defer done.Done()
+			asClient(ctx)
 			out := &outcomes[i]
 			ready.Done()
 			<-begin

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/node/web"
+	"github.com/kvcr-go/kvcr/wire"
 	"github.com/kvcr-go/kvcr/wire/server"
 )
 
@@ -32,6 +33,8 @@ type Config struct {
 	// PairSuffixes make two RESP keys of one stem live and die together.
 	PairSuffixes [2]string
 	Debug        bool // serve /debug/pprof
+	// Router: the node acts on hints, and publishes what it holds. nil: neither.
+	Router *Router
 
 	Loops, MaxConns, OutboundCap                int
 	StagingCap, StagingTotal                    int
@@ -50,6 +53,7 @@ type Config struct {
 type Node struct {
 	cfg     Config
 	engine  *kvcr.Engine
+	routing *routing // nil: none
 	server  *server.Server
 	web     *web.Server
 	started time.Time
@@ -74,6 +78,12 @@ func Start(cfg Config) (n *Node, err error) {
 		with.Logger = cfg.Log
 		cfg.Engine.Peers = &with
 	}
+	var rt *routing
+	if cfg.Router != nil {
+		if rt, err = prepareRouting(cfg.Router, &cfg.Engine); err != nil {
+			return nil, err
+		}
+	}
 	n = &Node{cfg: cfg, started: time.Now(), served: make(chan error, 1)}
 	if n.engine, err = kvcr.Open(cfg.Engine); err != nil {
 		return nil, err
@@ -87,8 +97,16 @@ func Start(cfg Config) (n *Node, err error) {
 	if plan := n.engine.MemoryPlan(); os.Getenv("GOMEMLIMIT") == "" && plan.CurrentGoLimit == math.MaxInt64 && plan.SuggestedGoLimit != math.MaxInt64 {
 		debug.SetMemoryLimit(plan.SuggestedGoLimit)
 	}
+	var describe func([]wire.Status, string, *wire.Describe) []wire.Status
+	if rt != nil {
+		if err := rt.begin(cfg.Router, n.engine, cfg.Log); err != nil {
+			return n, err
+		}
+		n.routing, describe = rt, rt.describe
+	}
 	n.server, err = server.Start(server.Options{
-		Engine: n.engine, RESP: cfg.RESP, Binary: cfg.Binary, Public: cfg.Public, Password: cfg.Password, Secret: cfg.Secret,
+		Describe: describe,
+		Engine:   n.engine, RESP: cfg.RESP, Binary: cfg.Binary, Public: cfg.Public, Password: cfg.Password, Secret: cfg.Secret,
 		AllowFlush: cfg.AllowFlush, PairSuffixes: cfg.PairSuffixes, Layouts: layouts(cfg.Engine), Loops: cfg.Loops, MaxConns: cfg.MaxConns, OutboundCap: cfg.OutboundCap, StagingCap: cfg.StagingCap, StagingTotal: cfg.StagingTotal,
 		HandshakeTimeout: cfg.HandshakeTimeout, IdleTimeout: cfg.IdleTimeout, WriteTimeout: cfg.WriteTimeout, Log: cfg.Log,
 	})
@@ -143,6 +161,9 @@ func (n *Node) close() error {
 	}
 	if n.web != nil {
 		errs = append(errs, n.web.Close(ctx), <-n.served)
+	}
+	if n.routing != nil {
+		errs = append(errs, n.routing.close())
 	}
 	return errors.Join(append(errs, n.engine.Close())...)
 }

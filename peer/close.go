@@ -183,6 +183,7 @@ func (l *destLink) abortAll() {
 		l.endCall(id, k)
 		k.done(nil)
 	}
+	l.eachResolve(func(k *resolveCall) { k.end(wire.StatusClosed, ErrClosed, nil) })
 }
 
 // giveUp ends what waits for an answer that will not come.

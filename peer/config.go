@@ -73,6 +73,14 @@ type Config struct {
 	// Fingerprint is that of a namespace's layout, which both sides compare. nil,
 	// or all zero: not compared.
 	Fingerprint func(namespace string) [32]byte
+	// Resolver tells the keys of hashes that peers ask for, and has them answered by
+	// Records. nil: peers hear that this node does not resolve hashes.
+	Resolver Resolver
+	// ResolveTimeout is all the time that Resolve has. Default 5 s.
+	ResolveTimeout time.Duration
+	// Namespace is the one whose blocks will most likely be asked for: connections that
+	// Resolve makes are made for it, as far as routes care (shm). Default none.
+	Namespace string
 	// Pinner lends blocks of the host program to sources. nil: none.
 	Pinner Pinner
 	// OnOutcome hears how moves ended. It must not block.
@@ -149,6 +157,9 @@ func (c *Config) withDefaults() {
 	if c.Stall == 0 {
 		c.Stall = 10 * time.Second
 	}
+	if c.ResolveTimeout == 0 {
+		c.ResolveTimeout = 5 * time.Second
+	}
 	c.Timing = c.Timing.withDefaults()
 }
 
@@ -175,6 +186,9 @@ func (c *Config) check() error {
 	if len(c.Name) > wire.MaxName {
 		bad("Name", fmt.Sprintf("%d bytes", len(c.Name)), fmt.Sprintf("use at most %d", wire.MaxName))
 	}
+	if len(c.Namespace) > wire.MaxName {
+		bad("Namespace", fmt.Sprintf("%d bytes", len(c.Namespace)), fmt.Sprintf("use at most %d", wire.MaxName))
+	}
 	if len(c.Advertise) > wire.MaxName {
 		bad("Advertise", fmt.Sprintf("%d bytes", len(c.Advertise)), fmt.Sprintf("use at most %d", wire.MaxName))
 	}
@@ -193,6 +207,9 @@ func (c *Config) check() error {
 		default:
 			bad("Routes", r, "use shm, stream, or that of Config.UCX")
 		}
+	}
+	if c.ResolveTimeout < 0 {
+		bad("ResolveTimeout", c.ResolveTimeout, "use a time, or 0 for the default")
 	}
 	if c.MaxQuarantine < 1 {
 		bad("MaxQuarantine", c.MaxQuarantine, "use at least 1 byte")

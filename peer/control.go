@@ -51,6 +51,8 @@ type receiver interface {
 	batch() *link
 	frame(c *control, id uint64, m wire.Message)
 	pace() // waits until the frames so far are being dealt with
+	// garbled is a frame that is no message of its type; the connection ends.
+	garbled(c *control, id uint64, err error)
 	lost(c *control)
 }
 
@@ -316,6 +318,7 @@ func (c *control) feed(b []byte) (rest []byte, err error) {
 		}
 		// A message aliases its payload and may be kept.
 		if err := m.Parse(append([]byte(nil), payload...)); err != nil {
+			c.to.garbled(c, h.ID, err)
 			return nil, err
 		}
 		c.to.frame(c, h.ID, m)

@@ -44,6 +44,9 @@
 //   - What a peer can make a node keep has a limit: its frames wait in the kernel,
 //     answers that it does not read end its connection, and so do bytes that nobody
 //     asked for.
+//   - Hashes of routers become keys at the source (Resolver), which claims nothing by
+//     that; each hash has its own answer, and what was resolved is asked for with the
+//     generation that it had. Resolving is the asking side, a machine like the others.
 //   - A move removes the source's copy only while the destination is known to
 //     hold its own: the rules M1 to M7 (see Source and Dest).
 package peer

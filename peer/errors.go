@@ -27,7 +27,7 @@ var (
 // Error says what failed with which peer. Unwrap gives the condition and, where
 // there is one, the cause.
 type Error struct {
-	Op       string // "dial", "query", "invalidate", "close"
+	Op       string // "dial", "query", "invalidate", "resolve", "close"
 	Endpoint string
 	Status   wire.Status // for ErrRefused
 	Err      error

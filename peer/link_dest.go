@@ -26,6 +26,9 @@ type destLink struct {
 	ops   map[OpID]*destWork   // that the machine knows
 	posts map[item]*posted     // not answered
 	calls map[uint64]*destCall // requests without an answer
+	// resolves are calls of Resolve under way; resolving has an element for each.
+	resolves  map[*resolveCall]struct{}
+	resolving chan struct{}
 	// quarantine has the bytes of items that were reported.
 	quarantine map[item]int64
 
@@ -70,9 +73,9 @@ type destCall struct {
 
 func newDestLink(n *Node, endpoint, network, addr string) *destLink {
 	l := &destLink{
-		node: n, endpoint: endpoint, network: network, addr: addr,
+		node: n, endpoint: endpoint, network: network, addr: addr, wantNS: n.cfg.Namespace,
 		ops: map[OpID]*destWork{}, posts: map[item]*posted{}, calls: map[uint64]*destCall{}, failed: map[Incarnation]wire.Routes{},
-		quarantine: map[item]int64{},
+		quarantine: map[item]int64{}, resolves: map[*resolveCall]struct{}{}, resolving: make(chan struct{}, destResolves),
 	}
 	m := NewDest(n.cfg.Self, n.cfg.Records, n.cfg.Timing)
 	l.link = link{node: n, m: m, do: l.do, took: l.took, ran: l.ran, fill: l.describe}
@@ -154,15 +157,40 @@ func (l *destLink) frame(c *control, id uint64, m wire.Message) {
 	case *wire.Goodbye:
 		l.node.log.Info("a peer ends the connection", "peer", c.name, "reason", m.Reason.String(), "text", m.Text)
 		c.fail(errors.New("the peer said goodbye: " + m.Text))
-	case *wire.ErrorReply, *wire.StatusReply, *wire.Results, *wire.Statuses:
-		l.link.post(call(func() {
-			if k := l.calls[id]; k != nil && l.link.conn == c && l.endCall(id, k) {
-				k.done(m)
-			}
-		}))
+	case *wire.ErrorReply, *wire.StatusReply, *wire.Results, *wire.Statuses, *wire.HashesResolved:
+		l.link.post(call(func() { l.answer(c, id, m) }))
 	default:
 		l.link.post(connFrame{c, Frame{id, m}})
 	}
+}
+
+// answer takes the answer to a request. One to a request that is not known is a
+// repetition, or late.
+func (l *destLink) answer(c *control, id uint64, m wire.Message) {
+	if l.link.conn != c {
+		return
+	}
+	if k := l.calls[id]; k != nil && l.endCall(id, k) {
+		k.done(m)
+		return
+	}
+	l.eachResolve(func(k *resolveCall) {
+		if k.m.asks(id) >= 0 {
+			k.step(Frame{id, m})
+		}
+	})
+}
+
+// garbled stands for an answer that is no message of its type.
+type garbled struct {
+	wire.Message
+	err error
+}
+
+// garbled ends the request that such an answer belongs to: repeated on the next
+// connection, which it would end too, it would fare no better.
+func (l *destLink) garbled(c *control, id uint64, err error) {
+	l.link.post(call(func() { l.answer(c, id, &garbled{err: err}) }))
 }
 
 func (l *destLink) lost(c *control) { l.link.post(connDown{c}) }
@@ -187,6 +215,7 @@ func (l *destLink) took(ev Event) {
 			l.endCall(id, k)
 			k.done(nil)
 		}
+		l.eachResolve(func(k *resolveCall) { k.step(Down{}) })
 	}
 }
 

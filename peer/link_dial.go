@@ -136,6 +136,7 @@ func (l *destLink) refuse(r *refused) {
 		l.endCall(id, k)
 		k.done(&wire.StatusReply{Status: r.status})
 	}
+	l.eachResolve(func(k *resolveCall) { k.step(Unreachable{r.status}) })
 }
 
 // try makes one connection and brings it up.
@@ -217,4 +218,5 @@ func (l *destLink) opened(c *control, who Incarnation, route wire.Route, side De
 	for id, k := range l.calls {
 		l.link.send(Send{id, k.msg})
 	}
+	l.eachResolve(func(k *resolveCall) { k.step(Up{Peer: who, Route: route}) })
 }

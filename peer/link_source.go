@@ -126,6 +126,8 @@ func (l *sourceLink) frame(c *control, id uint64, m wire.Message) {
 				l.link.send(Send{id, l.invalidate(m)})
 			}
 		}))
+	case *wire.ResolveHashes:
+		l.resolve(c, id, m)
 	case *wire.Ping:
 		c.write((&wire.Pong{Bytes: m.Bytes}).Append(nil, id))
 	default:
@@ -164,6 +166,9 @@ func (l *sourceLink) invalidate(m *wire.Invalidate) *wire.Statuses {
 	}
 	return r
 }
+
+// garbled: what a destination sends is no answer.
+func (l *sourceLink) garbled(*control, uint64, error) {}
 
 func (l *sourceLink) lost(c *control) { l.link.post(connDown{c}) }
 

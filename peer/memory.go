@@ -36,5 +36,6 @@ type SpanMemory interface {
 type Records interface {
 	SourceRecords
 	DestRecords
+	LookupRecords
 	Memory
 }

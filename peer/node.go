@@ -33,8 +33,11 @@ type Node struct {
 	count  counters
 	nextOp atomic.Uint64
 	warned atomic.Int64 // when a refused connection was warned of last, as Now
-	loops  *gnet.Client
-	procs  procs.Set
+	// complained is the same of a resolver that fails.
+	complained atomic.Int64
+	resolves   resolves
+	loops      *gnet.Client
+	procs      procs.Set
 
 	listeners []listener
 	endpoints []string
@@ -77,6 +80,7 @@ func Open(cfg Config) (_ *Node, err error) {
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.nextOp.Store(rand.Uint64() >> 2)
+	n.resolves.crew.spawn = n.spawn
 	defer func() {
 		if err != nil {
 			n.cancel()

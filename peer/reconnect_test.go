@@ -493,9 +493,9 @@ func TestClose(t *testing.T) {
 func TestConfig(t *testing.T) {
 	_, err := Open(Config{
 		Listen: []string{"tcp://0.0.0.0:0", "udp://1", "unix://"}, Secret: []byte("short"), Streams: 99,
-		Routes: []wire.Route{wire.RouteUCX}, MaxOps: -1, MaxOutbound: -1,
+		Routes: []wire.Route{wire.RouteUCX}, MaxOps: -1, MaxOutbound: -1, ResolveTimeout: -1, Namespace: strings.Repeat("n", wire.MaxName+1),
 	})
-	for _, field := range []string{"Records", "Listen", "Secret", "Streams", "Routes", "MaxOps", "MaxOutbound"} {
+	for _, field := range []string{"Records", "Listen", "Secret", "Streams", "Routes", "MaxOps", "MaxOutbound", "ResolveTimeout", "Namespace"} {
 		if err == nil || !strings.Contains(err.Error(), "Config."+field) {
 			t.Errorf("%s is not complained of: %v", field, err)
 		}

@@ -214,6 +214,17 @@ func (tb *table) Claim(_ string, w *wire.Wanted, o *wire.Offered) (Claim, wire.S
 	return c, wire.StatusOK
 }
 
+func (tb *table) Lookup(_ string, key []byte, r *wire.Resolved) wire.Status {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	b := tb.blocks[string(key)]
+	if b == nil {
+		return wire.StatusMiss
+	}
+	r.Generation, r.Size = b.gen, uint64(b.size)
+	return wire.StatusOK
+}
+
 func (tb *table) claim(c Claim) *tblock {
 	b := tb.claims[c]
 	if b == nil {

@@ -132,6 +132,8 @@ func (n *Node) ask(ctx context.Context, what, endpoint, namespace string, m wire
 				return nil, &Error{Op: what, Endpoint: endpoint, Status: m.Status, Err: ErrRefused}
 			case *wire.ErrorReply:
 				return nil, &Error{Op: what, Endpoint: endpoint, Err: ErrRefused, Cause: errors.New(m.Text)}
+			case *garbled:
+				return nil, &Error{Op: what, Endpoint: endpoint, Err: ErrLost, Cause: m.err}
 			}
 			return m, nil
 		case <-ctx.Done():

@@ -22,12 +22,15 @@ type Stats struct {
 	// Taken are moves of blocks that ended with this node as the destination, Given
 	// as the source.
 	Taken, Given Moves
-	Posted       int64 // bytes of memory that the routes may write, now
-	Quarantined  int64 // bytes of those that are beyond their time, now
-	Outbound     int64 // bytes of messages that wait for peers to read them, now
-	Dests        int   // peers fetched from, now
-	Sources      int   // peers that fetch from here, now
-	Connections  int   // control connections, now
+	// Hashes are those that peers have asked to resolve and that were answered, whatever
+	// the answer; AdapterFailures those among them that the Resolver could not tell.
+	Hashes, AdapterFailures uint64
+	Posted                  int64 // bytes of memory that the routes may write, now
+	Quarantined             int64 // bytes of those that are beyond their time, now
+	Outbound                int64 // bytes of messages that wait for peers to read them, now
+	Dests                   int   // peers fetched from, now
+	Sources                 int   // peers that fetch from here, now
+	Connections             int   // control connections, now
 }
 
 // Moves counts ends of moves: the source's copy is removed, or it is kept (or not
@@ -65,6 +68,7 @@ type counters struct {
 	ops, refusals, refused       atomic.Uint64
 	dials, reconnects            atomic.Uint64
 	taken, given                 moves
+	hashes, adapter              atomic.Uint64
 	posted, quarantined, writing atomic.Int64
 	posts                        atomic.Int64 // whose bytes are posted
 	outbound                     atomic.Int64
@@ -90,7 +94,7 @@ func (n *Node) Stats() Stats {
 		Operations: c.ops.Load(), Refusals: c.refusals.Load(), Refused: c.refused.Load(),
 		Dials: c.dials.Load(), Reconnects: c.reconnects.Load(),
 		Taken: c.taken.load(), Given: c.given.load(), Posted: c.posted.Load(), Quarantined: c.quarantined.Load(),
-		Outbound: c.outbound.Load(),
+		Outbound: c.outbound.Load(), Hashes: c.hashes.Load(), AdapterFailures: c.adapter.Load(),
 	}
 	for r := range routeKinds {
 		if t := c.fetched[r].load(); t != (Traffic{}) {

@@ -117,6 +117,9 @@ type Adopting struct {
 	Tail       bool // last block of a chain of two or more
 	// Missing is set by Adopt: the parent is not resident.
 	Missing bool
+	// Ours is set by Adopt: the memory given has become the block, and no other was
+	// resident.
+	Ours bool
 	// Children are keys whose blocks name this one as their parent and were
 	// adopted before it.
 	Children []Child
@@ -175,6 +178,7 @@ func (s *Shard) adopt(parts []Adoption, how *Adopting) (Reason, MoveResult) {
 		}
 		return out.reason, MoveOK
 	}
+	how.Ours = out.id == parts[len(parts)-1].id
 	lead := s.lead(out.id)
 	for _, c := range how.Children {
 		if child := s.leadOf(c.Hash, c.Key); child != 0 && child != lead {

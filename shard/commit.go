@@ -468,9 +468,37 @@ func (s *Shard) announce(id uint32, stored bool, parent evict.ID) {
 
 // Each calls f for every resident block. Token holder only (under Do).
 func (s *Shard) Each(f func(key []byte, bytes int64)) {
+	s.each(func(id uint32) { f(s.keyOf(id), s.bytesOf(id)) })
+}
+
+// EachLinked is Each with the key of the block's resident parent, nil for none or
+// where the policy knows no chains. An embedder's policy, which only the owner may
+// ask, is not asked. Keys are the shard's: copy them.
+func (s *Shard) EachLinked(f func(key, parent []byte, bytes int64)) {
+	if !s.cfg.Foreign {
+		s.closeRun(nil) // what is resident is listed: the policy may be asked
+	}
+	var buf []byte // two long keys would share one buffer
+	s.each(func(id uint32) {
+		var parent []byte
+		if !s.cfg.Foreign {
+			if at := s.ancestor(s.lead(id)); at != 0 {
+				buf = append(buf[:0], s.keyOf(at)...)
+				parent = buf
+			}
+		}
+		f(s.keyOf(id), parent, s.bytesOf(id))
+	})
+}
+
+// each leaves out the parts of groups that were removed and are read still.
+func (s *Shard) each(f func(id uint32)) {
 	for id := uint32(1); id <= s.freshRec; id++ {
-		if st := stateOf(s.hot[id].word.Load()); st == ready || st == member {
-			f(s.keyOf(id), s.bytesOf(id))
+		if st := stateOf(s.hot[id].word.Load()); st != ready && st != member {
+			continue
+		}
+		if stateOf(s.hot[s.lead(id)].word.Load()) == ready {
+			f(id)
 		}
 	}
 }

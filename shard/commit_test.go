@@ -847,3 +847,37 @@ func TestChangesReplay(t *testing.T) {
 		t.Errorf("%d blocks left without a word", len(resident))
 	}
 }
+
+// Who lists residents with their parents may come in the middle of a run.
+func TestEachLinkedDuringRuns(t *testing.T) {
+	ways(t, rig{pools: []Pool{{64, 1000}}}, func(t *testing.T, s *Shard, l *Lane) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := range 4 {
+				runOf(l, chain(s, Claim{}, 0, keys(200*i, 200)...))
+			}
+		}()
+		for running := true; running; {
+			select {
+			case <-done:
+				running = false
+			case <-time.After(100 * time.Microsecond): // somebody else's turn
+			}
+			s.Do(func() {
+				parents, resident := map[string]bool{}, map[string]bool{}
+				s.EachLinked(func(k, parent []byte, _ int64) {
+					resident[string(k)] = true
+					if parent != nil {
+						parents[string(parent)] = true
+					}
+				})
+				for p := range parents {
+					if !resident[p] {
+						t.Errorf("%.20q is a parent, and not resident", p)
+					}
+				}
+			})
+		}
+	})
+}

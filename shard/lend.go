@@ -8,17 +8,62 @@ import (
 // caller's.
 type Lent struct {
 	Block
+	Outline
+	Sum      uint64
+	HasSum   bool
+	Offsets  []uint64 // of each piece, from the begin of the payload arena
+	Parent   []byte   // key of the resident parent, nil for none or where the policy keeps no chains
+	Position uint32   // number of ancestors, counted up to MaxPosition
+}
+
+// Outline is what a block is, as far as that stays while it is resident.
+type Outline struct {
 	Generation uint32
-	Size       int64 // bytes, all pieces together
-	Sum        uint64
-	HasSum     bool
-	Pools      []byte   // of each piece; nil for size classes
-	Offsets    []uint64 // of each piece, from the begin of the payload arena
-	Parent     []byte   // key of the resident parent, nil for none or where the policy keeps no chains
-	Position   uint32   // number of ancestors, counted up to MaxPosition
+	Size       int64  // bytes, all pieces together
+	Pools      []byte // of each piece; nil for size classes. The caller's
 	// Parts is how many blocks the group has, 1 for a block without one; Part is
 	// this one's place, the leader's being the last.
 	Parts, Part int
+}
+
+// Look describes the complete block of a key; false: there is none. It is no access as
+// far as the policy goes, and waits for nobody, unless the index is so disturbed that
+// only the token holder can tell. Any goroutine.
+func (s *Shard) Look(hash uint64, key []byte) (o Outline, ok bool) {
+	c, ok, sure := s.Peek(hash, key)
+	if !sure {
+		s.turn(func() {
+			id, why := s.claimLocked(hash, key)
+			if ok = why == OK; ok {
+				c = s.ledger.note(Claim{id: id, lead: s.lead(id)})
+			}
+		})
+	}
+	if !ok {
+		return Outline{}, false
+	}
+	o = s.outline(c)
+	_ = s.Release(c) // it is ours
+	return o, true
+}
+
+// outline describes a claimed block: nothing of what it reads changes before the claim
+// ends.
+func (s *Shard) outline(c Claim) Outline {
+	o := Outline{Generation: s.Generation(c), Size: s.bytesOf(c.id), Parts: 1 + s.members(c.lead)}
+	if s.store.classes == nil {
+		o.Pools = []byte{byte(s.hot[c.id].desc.pool())}
+	}
+	for _, p := range s.further(c.id) {
+		o.Pools = append(o.Pools, byte(p.pool()))
+	}
+	o.Part = o.Parts - 1
+	for i, m := 0, s.cold[c.lead].group; m != 0; i, m = i+1, s.cold[m].group {
+		if m == c.id {
+			o.Part = i
+		}
+	}
+	return o
 }
 
 // MaxPosition is where Lent stops to count ancestors. A policy tells long chains
@@ -50,22 +95,12 @@ func (s *Shard) Lend(hash uint64, key []byte, generation uint32) (c Claim, l Len
 }
 
 func (s *Shard) describe(c Claim) Lent {
-	l := Lent{Generation: s.Generation(c), Size: s.bytesOf(c.id), Parts: 1 + s.members(c.lead)}
+	l := Lent{Outline: s.outline(c)}
 	l.Block = Block{id: c.id, lead: c.lead, gen: l.Generation}
 	l.Sum, l.HasSum = s.Sum(c)
-	d := s.hot[c.id].desc
-	l.Offsets = []uint64{d.off()}
-	if s.store.classes == nil {
-		l.Pools = []byte{byte(d.pool())}
-	}
+	l.Offsets = []uint64{s.hot[c.id].desc.off()}
 	for _, p := range s.further(c.id) {
-		l.Offsets, l.Pools = append(l.Offsets, p.off()), append(l.Pools, byte(p.pool()))
-	}
-	l.Part = l.Parts - 1
-	for i, m := 0, s.cold[c.lead].group; m != 0; i, m = i+1, s.cold[m].group {
-		if m == c.id {
-			l.Part = i
-		}
+		l.Offsets = append(l.Offsets, p.off())
 	}
 	at := s.ancestor(c.lead)
 	if at != 0 {

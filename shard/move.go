@@ -41,6 +41,7 @@ const (
 	MoveNoEvict                // somebody has a no_evict hold
 	MoveRedeposited            // deposited or replaced since the mark was set; not the block to be held
 	MoveGroup                  // another part of the group does not come along
+	MoveBusy                   // a reader has a claim on the block
 	MoveFull                   // as many marks or holds as the budget allows
 	MoveClosed
 )
@@ -344,6 +345,44 @@ func (s *Shard) Invalidate(hash uint64, key []byte, generation uint32) (got Move
 	})
 	return max(got, moveResult(why))
 }
+
+// Expel removes a key's block, with its group, if it could be evicted: nobody has a
+// claim on it, a hold or a mark. Its descendants stay.
+func (s *Shard) Expel(hash uint64, key []byte) (got MoveResult) {
+	why := s.turn(func() { got = s.expel(s.leadOf(hash, key)) })
+	return max(got, moveResult(why))
+}
+
+// ExpelBlock is Expel of one life of a block.
+func (s *Shard) ExpelBlock(b Block) (got MoveResult) {
+	why := s.turn(func() {
+		if got = MoveMiss; s.alive(b) {
+			got = s.expel(b.lead)
+		}
+	})
+	return max(got, moveResult(why))
+}
+
+func (s *Shard) expel(lead uint32) MoveResult {
+	switch {
+	case lead == 0:
+		return MoveMiss
+	case s.noEvict(lead):
+		return MoveNoEvict
+	case s.moveHeld(lead):
+		return MoveHeld
+	case s.bound(lead):
+		return MoveMarked
+	}
+	s.tick(1)
+	if !s.retire(lead, evict.Deleted, false) {
+		return MoveBusy
+	}
+	return MoveOK
+}
+
+// BlockOf names the block of a claim, also after its end.
+func (s *Shard) BlockOf(c Claim) Block { return Block{id: c.id, lead: c.lead, gen: s.Generation(c)} }
 
 func (s *Shard) moveHeld(lead uint32) bool { _, ok := s.moves.holds[lead]; return ok }
 

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kvcr-go/kvcr/shard/evict"
 )
@@ -639,6 +641,9 @@ func TestLend(t *testing.T) {
 		if _, _, res := s.Lend(s.hash(k), k, got.Generation+1); res != MoveGeneration {
 			t.Errorf("Lend of another generation: %v", res)
 		}
+		if o, ok := s.Look(s.hash(k), k); !ok || !reflect.DeepEqual(o, got.Outline) {
+			t.Errorf("Look says %+v, Lend %+v", o, got.Outline)
+		}
 	}
 	expect(ks[0], nil, 0)
 	expect(ks[1], ks[0], 1)
@@ -669,6 +674,9 @@ func TestLend(t *testing.T) {
 			t.Fatalf("part %d: %v, %+v", i, res, got)
 		}
 		groups[got.Group()] = true
+		if o, ok := s.Look(puts[i].Hash, puts[i].Key); !ok || !reflect.DeepEqual(o, got.Outline) {
+			t.Errorf("part %d: Look says %+v, Lend %+v", i, o, got.Outline)
+		}
 		if i < 2 {
 			pieces := s.PiecesOf(c)
 			if got.Size != 192 || !bytes.Equal(got.Pools, []byte{1, 0}) || !got.HasSum || got.Sum != s.sumOf(c) || len(pieces) != 2 {
@@ -685,6 +693,67 @@ func TestLend(t *testing.T) {
 	if len(groups) != 1 {
 		t.Errorf("parts of one group have numbers %v", groups)
 	}
+	purge(t, s, l)
+}
+
+// Look waits for nobody who holds the token, leaves no claim, and is no access.
+func TestLook(t *testing.T) {
+	s := newTest(t, rig{pools: []Pool{{256, 16}}})
+	l := newLane(t, s)
+	k, hash := key(1), s.hash(key(1))
+	if _, ok := s.Look(hash, k); ok {
+		t.Error("found what nobody has put")
+	}
+	mustPut(t, l, k, pattern(k, 0, 200))
+	id := s.lookup(hash, k)
+	s.Do(func() { s.tick(5) })
+	last, now := s.hot[id].last.Load(), s.now.Load()
+	looked := make(chan bool)
+	s.Do(func() {
+		go func() {
+			o, ok := s.Look(hash, k)
+			looked <- ok && o.Size == 200 && o.Parts == 1 && o.Part == 0
+		}()
+		select {
+		case ok := <-looked:
+			if !ok {
+				t.Error("it is not there, or another")
+			}
+		case <-time.After(5 * time.Second):
+			t.Error("Look waits for the token")
+			go func() { <-looked }()
+		}
+	})
+	if s.hot[id].last.Load() != last || s.now.Load() != now {
+		t.Error("Look counts as an access")
+	}
+	if n := s.Claims(); n != 0 {
+		t.Errorf("%d claims are left", n)
+	}
+	// While a value is overwritten in place only the token holder can tell.
+	s.Do(func() {
+		w := s.hot[id].word.Load()
+		s.hot[id].word.Store(withState(w, filling, 0))
+		go func() {
+			_, ok := s.Look(hash, k)
+			looked <- ok
+		}()
+		time.Sleep(5 * time.Millisecond) // for it to have looked by itself
+		s.hot[id].word.Store(w)
+	})
+	if !<-looked {
+		t.Error("a key is not found while its value is overwritten")
+	}
+	// And while the bucket changes that a missing key would be in.
+	head, other := s.index.first(hash), 2
+	for s.index.first(s.hash(key(other))) != head {
+		other++
+	}
+	s.Do(func() { head.head.Add(1) })
+	if _, ok := s.Look(s.hash(key(other)), key(other)); ok {
+		t.Error("found what nobody has put")
+	}
+	s.Do(func() { head.head.Add(^uint64(0)) })
 	purge(t, s, l)
 }
 
@@ -710,18 +779,53 @@ func TestAdoptLateParent(t *testing.T) {
 }
 
 // A generation names one life, and is never 0.
-func TestGenerationFromOne(t *testing.T) {
+func TestGenerationNotZero(t *testing.T) {
 	if got := genOf(nextFree(^uint64(0))); got != 1 {
 		t.Errorf("after the last generation comes %d", got)
 	}
+	id := uint32(5)
+	if got := genOf(firstFree(-(id * 0x9e3779b1), id)); got != 1 {
+		t.Errorf("the first generation is %d", got)
+	}
+}
+
+// A key whose block is replaced, or removed and deposited anew, has another
+// generation, in whatever record it comes to lie.
+func TestGenerationOfKey(t *testing.T) {
 	s := newTest(t, rig{})
 	l := newLane(t, s)
-	mustPut(t, l, key(1), pattern(key(1), 0, 64))
-	c, _ := get(l, key(1))
-	if s.Generation(c) != 1 {
-		t.Errorf("first generation is %d", s.Generation(c))
+	k, hash := key(1), s.hash(key(1))
+	seen := map[uint32]int{}
+	ids := map[uint32]bool{}
+	for i := range 300 {
+		var held Claim
+		switch i % 3 {
+		case 1: // in another record
+			held, _ = get(l, k)
+		case 2: // in any: another key takes the first that is free
+			l.Delete(hash, k, 0)
+			mustPut(t, l, key(100+i%7), pattern(key(100+i%7), 0, 64))
+		}
+		mustPut(t, l, k, pattern(k, i, 64))
+		s.Release(held)
+		o, ok := s.Look(hash, k)
+		if !ok {
+			t.Fatal("it is not there")
+		}
+		if j, twice := seen[o.Generation]; twice {
+			t.Fatalf("block %d has the generation of block %d", i, j)
+		}
+		seen[o.Generation] = i
+		c, _ := get(l, k)
+		ids[c.id] = true
+		if o.Generation != s.Generation(c) {
+			t.Errorf("Look says %d, the claim %d", o.Generation, s.Generation(c))
+		}
+		s.Release(c)
 	}
-	s.Release(c)
+	if len(ids) < 2 {
+		t.Error("it always was the same record")
+	}
 }
 
 // Lifted marks are remembered within a bound, and what is forgotten reads as

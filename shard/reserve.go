@@ -131,7 +131,7 @@ func (s *Shard) takeRecord() uint32 {
 		return 0
 	}
 	s.freshRec++
-	s.hot[s.freshRec].word.Store(genOne) // generation 0 means any
+	s.hot[s.freshRec].word.Store(firstFree(s.firstGen, s.freshRec))
 	return s.freshRec
 }
 

@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"runtime/pprof"
 	"strconv"
 	"sync"
@@ -46,6 +47,7 @@ type Shard struct {
 	side     *arena.Classes
 	freeRec  uint32 // free records, linked
 	freshRec uint32 // records never used are freshRec+1 .. Records
+	firstGen uint32 // see firstFree
 	// freeRecords is the length of the free list; lingering, after Drain, the
 	// records in somebody's hands.
 	freeRecords, lingering int
@@ -114,6 +116,7 @@ func New(c Config) (*Shard, error) {
 	s := &Shard{
 		cfg: c, plan: p, payload: c.Payload, meta: c.Meta, hash: c.Hash, pin: c.Pin,
 		helped:    !c.Foreign && c.Pin < 0,
+		firstGen:  rand.Uint32(),
 		held:      map[uint32]uint32{},
 		wanted:    -1,
 		pressed:   make([]bool, max(1, len(c.Pools))),

@@ -132,6 +132,13 @@ func (w *word) retire(force bool) (pins uint32, ok bool) {
 	}
 }
 
-// nextFree is the word of the record's next life. Generations count from 1: 0
-// means any.
+// firstFree is the word of a record that was never used. Its generations count from a
+// place of its own, far from those of other records (multiples of the golden ratio lie
+// so), so that a key whose block is replaced by one in another record has another
+// generation too; and start is random, so that a generation that a peer knows of an
+// earlier life of the process is none of this one's. Both but for a chance of about one
+// in 2^32.
+func firstFree(start, id uint32) uint64 { return uint64(max(start+id*0x9e3779b1, 1)) << genShift }
+
+// nextFree is the word of the record's next life. 0 is no generation: it means any.
 func nextFree(w uint64) uint64 { return uint64(max(genOf(w)+1, 1)) << genShift }

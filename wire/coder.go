@@ -148,6 +148,17 @@ func (c *coder) text(v *string, lo, hi int, field string) {
 	}
 }
 
+// lastText is a text that ends the payload, or is absent: which is how an empty one
+// travels, so that no message has two encodings. Writers that do not know of the field
+// leave it out.
+func (c *coder) lastText(v *string, hi int, field string) {
+	if c.writing && *v != "" || !c.writing && len(c.b) > 0 {
+		c.text(v, 1, hi, field)
+	} else {
+		*v = ""
+	}
+}
+
 // length is the length of a field as u16, from lo to hi.
 func (c *coder) length(n, lo, hi int, field string) int {
 	if c.writing {

@@ -23,8 +23,8 @@
 // Append panics with a *PayloadError on a message that Parse would refuse: that
 // is a bug of the sender, and a frame of wrong length would make nonsense of all
 // that follow. What comes from outside, such as keys, is checked first, against
-// the limits below. The texts of Error, Goodbye and Refused are the exception: they
-// are cut to fit.
+// the limits below. The texts of Error, Goodbye, Refused and Outcomes are the
+// exception: they are cut to fit.
 package wire
 
 // Limits. All are bytes, but MaxList. Those of an operation between nodes are with

@@ -137,7 +137,8 @@ func TestNames(t *testing.T) {
 	for _, tc := range []struct{ got, want string }{
 		{StatusOK.String(), "ok"}, {StatusTooLarge.String(), "too_large"}, {StatusReleased.String(), "released"},
 		{StatusChecksum.String(), "checksum"}, {StatusGroup.String(), "group"},
-		{Status(77).String(), "status(77)"}, {(StatusGroup + 1).String(), "status(29)"},
+		{StatusAmbiguous.String(), "ambiguous_hash"}, {Status(77).String(), "status(77)"}, {(StatusAdapter + 1).String(), "status(31)"},
+		{OutcomeAccepted.String(), "accepted"}, {OutcomeEnd.String(), "end"}, {(OutcomeEnd + 1).String(), "stage(9)"},
 		{CodeBadMagic.String(), "bad_magic"}, {CodeShutdown.String(), "shutdown"},
 		{Code(77).String(), "code(77)"}, {Code(0).String(), "code(0)"},
 		{TypeDiscardHint.String(), "DISCARD_HINT"}, {Type(0).String(), "type(0)"},

@@ -9,8 +9,9 @@ import (
 
 // Layout is what both ends must agree on about a namespace.
 type Layout struct {
-	Kind  string // flat or chained
-	Pools []LayoutPool
+	Kind   string // flat or chained
+	Pools  []LayoutPool
+	Recipe string // how keys are made; empty: not said
 }
 
 // LayoutPool is a pool of fixed slots.
@@ -27,6 +28,9 @@ func (l Layout) Describe() string {
 	b.WriteString("kind=" + l.Kind)
 	for _, p := range l.Pools {
 		fmt.Fprintf(&b, "\npool %q slot bytes=%d", p.Name, p.SlotBytes)
+	}
+	if l.Recipe != "" {
+		b.WriteString("\nhash recipe=" + l.Recipe)
 	}
 	return b.String()
 }

@@ -9,7 +9,7 @@ import (
 
 // handshake is that of the examples in PROTOCOL.md.
 func handshake() (*Hello, *Challenge) {
-	h := &Hello{MinVersion: 1, MaxVersion: 1, Incarnation: 0x1122334455667788, Namespace: "chat", Client: "demo/1.0", Layout: Layout{"flat", []LayoutPool{{"kv", 65536}}}.Describe()}
+	h := &Hello{MinVersion: 1, MaxVersion: 1, Incarnation: 0x1122334455667788, Namespace: "chat", Client: "demo/1.0", Layout: Layout{Kind: "flat", Pools: []LayoutPool{{"kv", 65536}}}.Describe()}
 	c := &Challenge{Version: 1, AuthRequired: true, Incarnation: 0x99aabbccddeeff00, MaxValue: 64 << 20, MaxKey: 1024, MaxInFlight: 128, MaxChunk: MaxChunk}
 	for i := range 16 {
 		h.Nonce[i], c.Nonce[i] = byte(0x10+i), byte(0x20+i)

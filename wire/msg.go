@@ -61,6 +61,10 @@ func New(t Type) Message {
 		return new(ShmAttach)
 	case TypeCancel:
 		return new(Cancel)
+	case TypeSubscribeOutcomes:
+		return new(SubscribeOutcomes)
+	case TypeDescribe:
+		return new(Describe)
 	case TypePeerHello:
 		return new(PeerHello)
 	case TypePeerStream:
@@ -81,6 +85,8 @@ func New(t Type) Message {
 		return new(Finish)
 	case TypeProbe:
 		return new(Probe)
+	case TypeResolveHashes:
+		return new(ResolveHashes)
 	case TypeData:
 		return new(Data)
 	case TypeChallenge:
@@ -111,6 +117,8 @@ func New(t Type) Message {
 		return new(Events)
 	case TypeShmPools:
 		return new(ShmPools)
+	case TypeOutcomes:
+		return new(Outcomes)
 	case TypePeerWelcome:
 		return new(PeerWelcome)
 	case TypeOffer:
@@ -129,6 +137,8 @@ func New(t Type) Message {
 		return new(ProbeAck)
 	case TypeBlock:
 		return new(Block)
+	case TypeHashesResolved:
+		return new(HashesResolved)
 	case TypeError:
 		return new(ErrorReply)
 	case TypeGoodbye:
@@ -355,13 +365,16 @@ func (m *Goodbye) Parse(payload []byte) error {
 // Type is TypeGoodbye.
 func (*Goodbye) Type() Type { return TypeGoodbye }
 
-// sentence is a text for people: it is made to fit when written.
-func (c *coder) sentence(v *string) {
+// sentence is a text for people.
+func (c *coder) sentence(v *string) { c.fitted(v, MaxText, "text") }
+
+// fitted is a text that is made to fit when written.
+func (c *coder) fitted(v *string, hi int, field string) {
 	text := *v
 	if c.writing {
-		text = clip(text, MaxText)
+		text = clip(text, hi)
 	}
-	c.text(&text, 0, MaxText, "text")
+	c.text(&text, 0, hi, field)
 	*v = text
 }
 

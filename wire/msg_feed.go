@@ -3,11 +3,29 @@ package wire
 // Hint carries an envelope of hints. The answer is HintResults.
 type Hint struct {
 	Format Format
-	Body   []byte
+	// RequestID is the inference engine's name for the request that carries the
+	// envelope, at most MaxText bytes; empty: none does.
+	RequestID string
+	Body      []byte
 }
 
+// hintOfRequest in the byte of the format says that a request id follows it.
+const hintOfRequest = 0x80
+
 func (m *Hint) fields(c *coder) {
-	u8(c, &m.Format, FormatJSON, FormatMsgpack, "format")
+	format := m.Format
+	c.check(!c.writing || format <= FormatMsgpack, "format", "out of range", uint64(format), uint64(FormatMsgpack))
+	if m.RequestID != "" {
+		format |= hintOfRequest
+	}
+	u8(c, &format, 0, hintOfRequest|FormatMsgpack, "format")
+	if m.Format = format &^ hintOfRequest; !c.writing {
+		c.check(m.Format <= FormatMsgpack, "format", "out of range", uint64(format), uint64(FormatMsgpack))
+		m.RequestID = ""
+	}
+	if format >= hintOfRequest {
+		c.text(&m.RequestID, 1, MaxText, "requestID")
+	}
 	c.rest(&m.Body, 0, MaxPayload, "body")
 }
 

@@ -24,12 +24,7 @@ func (m *Hello) fields(c *coder) {
 	c.array(m.Fingerprint[:], "fingerprint")
 	c.text(&m.Namespace, 0, MaxName, "namespace")
 	c.text(&m.Client, 0, MaxName, "client")
-	// Absent and not empty, so that no message has two encodings.
-	if c.writing && m.Layout != "" || !c.writing && len(c.b) > 0 {
-		c.text(&m.Layout, 1, MaxLayout, "layout")
-	} else if !c.writing {
-		m.Layout = ""
-	}
+	c.lastText(&m.Layout, MaxLayout, "layout")
 }
 
 // Append appends the frame to dst.

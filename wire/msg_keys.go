@@ -60,10 +60,14 @@ func (*Exists) Type() Type { return TypeExists }
 // Query asks what is known of keys. The answer is Results.
 type Query struct {
 	Keys [][]byte
+	// RequestID is the inference engine's name for the request that the keys are for:
+	// what hints say of it counts. At most MaxText bytes; empty: none.
+	RequestID string
 }
 
 func (m *Query) fields(c *coder) {
 	c.keys(&m.Keys)
+	c.lastText(&m.RequestID, MaxText, "requestID")
 }
 
 // Append appends the frame to dst.
@@ -126,10 +130,14 @@ func (*Results) Type() Type { return TypeResults }
 // answer is Claims.
 type Fetch struct {
 	Keys [][]byte
+	// RequestID is as in Query: what is absent is fetched from where hints say that it
+	// is.
+	RequestID string
 }
 
 func (m *Fetch) fields(c *coder) {
 	c.keys(&m.Keys)
+	c.lastText(&m.RequestID, MaxText, "requestID")
 }
 
 // Append appends the frame to dst.

@@ -34,7 +34,7 @@ func setMore(m Message, more bool) {
 func bytesOf(n int) []byte { return bytes.Repeat([]byte{'k'}, n) }
 
 func TestNew(t *testing.T) {
-	if n := len(every()); n != 56 {
+	if n := len(every()); n != 61 {
 		t.Errorf("%d types", n)
 	}
 	for _, typ := range every() {
@@ -72,9 +72,15 @@ func TestLimits(t *testing.T) {
 		&Challenge{Version: 255, AuthRequired: true},
 		&ErrorReply{Code: 65535, Text: strings.Repeat("e", MaxText)},
 		&Hint{Format: FormatMsgpack, Body: bytesOf(MaxPayload - 1)},
+		&Hint{RequestID: strings.Repeat("r", MaxText), Body: bytesOf(MaxPayload - 3 - MaxText)},
+		&Query{Keys: keys[1:], RequestID: "r"},
 		&HintResults{Body: bytesOf(MaxPayload)},
 		&DiscardHint{RequestID: strings.Repeat("r", MaxText)},
 		&Events{Events: []Event{{Kind: EventCleared}, {Kind: EventStored, Key: bytesOf(MaxKey), Parent: bytesOf(MaxKey)}}},
+		&Outcomes{Gap: true},
+		&Outcomes{Items: []OutcomeItem{longestOutcome()}},
+		&Outcomes{Items: make([]OutcomeItem, MaxPayload/outcomeSize)},
+		&Describe{BlockSize: 1<<32 - 1, LoRA: strings.Repeat("l", MaxName), Blocks: []Description{{Key: bytesOf(MaxKey), Flags: 255, Tokens: make([]uint32, MaxList)}}},
 	} {
 		b := m.Append(nil, 1)
 		h, payload, rest, err := Next(b)
@@ -117,6 +123,9 @@ func TestRefusals(t *testing.T) {
 		{&Release{Claims: make([]uint64, MaxList+1)}, "claims", "too many"},
 		{&Reserve{Key: bytesOf(1), Verb: 3}, "verb", "out of range"},
 		{&Hint{Format: 2}, "format", "out of range"},
+		{&Hint{Format: 2, RequestID: "r"}, "format", "out of range"},
+		{&Hint{RequestID: strings.Repeat("r", MaxText+1)}, "requestID", "too long"},
+		{&Fetch{RequestID: "\xff"}, "requestID", "not UTF-8"},
 		{&DiscardHint{}, "requestID", "too short"},
 		{&DiscardHint{RequestID: "\xff"}, "requestID", "not UTF-8"},
 		{&Hello{MinVersion: 0, MaxVersion: 1}, "minVersion", "out of range"},
@@ -134,6 +143,8 @@ func TestRefusals(t *testing.T) {
 		{&HintResults{Body: bytesOf(MaxPayload + 1)}, "body", "too long"},
 		{&Hint{Body: bytesOf(MaxPayload)}, "", "too long"},
 		{&Delete{Keys: slicesOf(300, bytesOf(MaxKey))}, "", "too long"},
+		{&Outcomes{Items: []OutcomeItem{longestOutcome(), longestOutcome()}}, "", "too long"},
+		{&Describe{Blocks: []Description{{Key: bytesOf(1), Tokens: make([]uint32, MaxList+1)}}}, "tokens", "too many"},
 	} {
 		name := fmt.Sprintf("%v %s %s", tc.m.Type(), tc.field, tc.problem)
 		func() {
@@ -270,6 +281,54 @@ func TestTextIsMadeToFit(t *testing.T) {
 				t.Errorf("%v: text of %d bytes is %d long, want %d", m.Type(), len(tc.text), len(text), len(tc.want))
 			}
 		}
+	}
+}
+
+// longestOutcome is the outcome that takes the most of a frame.
+func longestOutcome() OutcomeItem {
+	long := strings.Repeat("o", MaxText)
+	return OutcomeItem{Type: long[:MaxName], MessageID: long, ActionID: long, RequestID: long, Reason: long, Hashes: make([]uint64, MaxOutcomeHashes)}
+}
+
+// Whatever is in the texts of an outcome, they are made to fit, and a server that
+// counts bytes before it appends counts enough.
+func TestOutcomesAreMadeToFit(t *testing.T) {
+	long := strings.Repeat("ü", 1<<16)
+	for _, o := range []OutcomeItem{
+		{}, longestOutcome(), {MessageID: "a\xffb", Reason: "c\xffd"},
+		{MessageID: long, ActionID: long, Type: long, RequestID: long, Reason: long, Hashes: []uint64{1, 2}},
+	} {
+		most := o.EncodedSize()
+		_, payload, _, err := Next((&Outcomes{Items: []OutcomeItem{o}}).Append(nil, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(payload) - 13; n > most || n < most-5 { // a cut may be a byte short
+			t.Errorf("%d bytes, EncodedSize says %d", n, most)
+		}
+		var got Outcomes
+		if err := got.Parse(payload); err != nil {
+			t.Fatal(err)
+		}
+		r := &got.Items[0]
+		for _, f := range [][2]string{{o.MessageID, r.MessageID}, {o.ActionID, r.ActionID}, {o.RequestID, r.RequestID}, {o.Reason, r.Reason}} {
+			if f[1] != clip(f[0], MaxText) {
+				t.Errorf("%.10q became %.10q", f[0], f[1])
+			}
+		}
+		if r.Type != clip(o.Type, MaxName) {
+			t.Errorf("type of %d bytes is %d long", len(o.Type), len(r.Type))
+		}
+	}
+}
+
+// What was not resolved says so, and nothing else, whatever is left in the message.
+func TestUnresolvedIsBare(t *testing.T) {
+	left := resolvedLong(1)
+	left.Status = StatusMiss
+	b := (&HashesResolved{Source: 1, Dest: 2, Items: []Resolved{left}}).Append(nil, 1)
+	if n := len(b) - HeaderSize; n != bothSize+4+resolvedSize {
+		t.Errorf("%d bytes", n)
 	}
 }
 

@@ -125,7 +125,7 @@ func TestExamples(t *testing.T) {
 		&Value{Total: 11, Value: []byte("first "), More: true},
 		&Data{Offset: 6, Bytes: []byte("chunk")},
 		&Set{Verb: VerbSetIfAbsent, TTLMillis: 60000, Key: keys[0], Total: 11, Value: []byte("first "), More: true},
-		&Delete{Keys: keys}, &Exists{Mode: ModePrefix, Keys: keys}, &Query{Keys: keys}, &Fetch{Keys: keys},
+		&Delete{Keys: keys}, &Exists{Mode: ModePrefix, Keys: keys}, &Query{Keys: keys, RequestID: "chatcmpl-42"}, &Fetch{Keys: keys, RequestID: "chatcmpl-42"},
 		&Statuses{Statuses: []Status{StatusOK, StatusMiss, 77}}, &Count{N: 2},
 		&Results{Results: []Result{{StatusOK, 2, 65536}, {StatusMiss, 0, 0}}},
 		&Claims{Claims: []Claim{{StatusOK, 0x501, 65536, 3, 0x40000}, {StatusMiss, 0, 0, NoPool, 0}}},
@@ -134,13 +134,33 @@ func TestExamples(t *testing.T) {
 		&Reserve{Key: []byte("page-3"), Size: 65536, Verb: VerbDeposit},
 		&Reservation{Status: StatusOK, Reservation: 0x601, Pool: StagingPool, Offset: 0x10000},
 		&Commit{Reservation: 0x601, HasSum: true, Sum: 0xfeedface}, &Abort{Reservation: 0x602},
-		&Hint{Format: FormatMsgpack, Body: []byte{0x80}}, &HintResults{Body: []byte("[]")},
+		&Hint{Format: FormatMsgpack, RequestID: "chatcmpl-42", Body: []byte{0x80}}, &HintResults{Body: []byte("[]")},
 		&DiscardHint{RequestID: "chatcmpl-42"}, &Stats{}, &StatsReply{Body: []byte("{}")},
 		&Subscribe{FromEpoch: 0xe1, FromSequence: 1000},
 		&Events{Epoch: 0xe1, FirstSequence: 1001, Events: []Event{
 			{Kind: EventStored, Tier: 2, Key: keys[1], Parent: keys[0], Size: 65536},
 			{Kind: EventRemoved, Tier: 2, Key: keys[0], Size: 65536},
 			{Kind: EventCleared, Tier: 3},
+		}},
+		&SubscribeOutcomes{FromEpoch: 0xe1, FromSequence: 41},
+		&Outcomes{Epoch: 0xe1, Items: []OutcomeItem{
+			{
+				Sequence: 42, UnixNanos: 1_700_000_000_000_000_000, MessageID: "msg-1", ActionID: "act-1", Type: "kv.move", RequestID: "chatcmpl-42", Rank: 1,
+				Stage: OutcomeKept, Hashes: []uint64{0x1111111111111111, 0x2222222222222222}, Reason: "redeposited",
+			},
+			{
+				Sequence: 43, UnixNanos: 1_700_000_000_000_000_001, MessageID: "msg-1", ActionID: "act-1", Type: "kv.move", RequestID: "chatcmpl-42", Rank: 1,
+				Stage: OutcomeEnd, Moved: 14, Kept: 2, Bytes: 1 << 20,
+			},
+		}},
+		&Describe{BlockSize: 4, LoRA: "sql", Blocks: []Description{
+			{Key: keys[0], Tokens: []uint32{1, 2, 3, 4}},
+			{Key: keys[1], Flags: DescribeHash | DescribeParent, Hash: 0x2222222222222222, Parent: 0x1111111111111111, Tokens: []uint32{5, 6, 7, 8}},
+		}},
+		&ResolveHashes{Dest: d, Hashes: []uint64{0x1111111111111111, 0x2222222222222222, 0x3333333333333333}},
+		&HashesResolved{Source: s, Dest: d, Items: []Resolved{
+			{Namespace: "chat", Key: keys[0], Generation: 7, Size: 65536, Parts: 2, Part: 1, Pools: []byte{3, 1}},
+			{Status: StatusAmbiguous}, {Status: StatusMiss},
 		}},
 		&PeerHello{
 			PeerInfo: PeerInfo{Node: "node-b", Endpoint: "b.example:7070", Host: host, UCX: []byte{1, 2, 3}},

@@ -30,6 +30,9 @@ const (
 	TypeShmAttach   Type = 0x20
 	TypeCancel      Type = 0x21
 
+	TypeSubscribeOutcomes Type = 0x22
+	TypeDescribe          Type = 0x23
+
 	TypePeerHello  Type = 0x28
 	TypePeerStream Type = 0x29
 	TypePeerQuery  Type = 0x2a
@@ -40,6 +43,8 @@ const (
 	TypeDecline    Type = 0x2f
 	TypeFinish     Type = 0x30
 	TypeProbe      Type = 0x31
+
+	TypeResolveHashes Type = 0x32
 
 	TypeData Type = 0x40
 
@@ -57,6 +62,7 @@ const (
 	TypeStatsReply  Type = 0x99
 	TypeEvents      Type = 0x9a
 	TypeShmPools    Type = 0x9b
+	TypeOutcomes    Type = 0x9c
 
 	TypePeerWelcome Type = 0xa8
 	TypeOffer       Type = 0xa9
@@ -67,6 +73,8 @@ const (
 	TypeFinished    Type = 0xae
 	TypeProbeAck    Type = 0xaf
 	TypeBlock       Type = 0xb0
+
+	TypeHashesResolved Type = 0xb1
 
 	TypeError   Type = 0xa0
 	TypeGoodbye Type = 0xa1
@@ -102,6 +110,9 @@ var kinds = [256]kind{
 	TypeShmAttach:   {"SHM_ATTACH", 8, 0, 0},
 	TypeCancel:      {"CANCEL", 8, 0, 0},
 
+	TypeSubscribeOutcomes: {"SUBSCRIBE_OUTCOMES", 8 + 8, 0, 0},
+	TypeDescribe:          {"DESCRIBE", MaxPayload, 0, 0},
+
 	TypePeerHello:  {"PEER_HELLO", peerInfoSize + 1, 0, 0},
 	TypePeerStream: {"PEER_STREAM", 8 + 1, 0, 0},
 	TypePeerQuery:  {"PEER_QUERY", MaxPayload, 0, 0},
@@ -112,6 +123,8 @@ var kinds = [256]kind{
 	TypeDecline:    {"DECLINE", statusesMax, 0, 0},
 	TypeFinish:     {"FINISH", bothSize, 0, 0},
 	TypeProbe:      {"PROBE", 1 + indicesMax, 0, 0},
+
+	TypeResolveHashes: {"RESOLVE_HASHES", resolveMax, 0, 0},
 
 	TypeData: {"DATA", 8 + MaxChunk, FlagMore, 0},
 
@@ -129,6 +142,7 @@ var kinds = [256]kind{
 	TypeStatsReply:  {"STATS_REPLY", MaxPayload, 0, 0},
 	TypeEvents:      {"EVENTS", MaxPayload, FlagMore, FlagMore},
 	TypeShmPools:    {"SHM_POOLS", 4 + 20*MaxList + 8, 0, 0},
+	TypeOutcomes:    {"OUTCOMES", MaxPayload, FlagMore, FlagMore},
 
 	TypePeerWelcome: {"PEER_WELCOME", peerInfoSize + 1 + 8 + 2 + MaxName, 0, 0},
 	TypeOffer:       {"OFFER", offerMax, 0, 0},
@@ -139,6 +153,8 @@ var kinds = [256]kind{
 	TypeFinished:    {"FINISHED", bothSize, 0, 0},
 	TypeProbeAck:    {"PROBE_ACK", bothSize + 1 + 1, 0, 0},
 	TypeBlock:       {"BLOCK", 4 + 8, 0, 0},
+
+	TypeHashesResolved: {"HASHES_RESOLVED", resolvedMax, 0, 0},
 
 	TypeError:   {"ERROR", 2 + 2 + MaxText, 0, 0},
 	TypeGoodbye: {"GOODBYE", 2 + 2 + MaxText, 0, 0},
@@ -211,6 +227,8 @@ const (
 	StatusNoEvict      // the block must not leave
 	StatusRedeposited  // deposited anew during the move
 	StatusGroup        // another part of its group does not come along
+	StatusAmbiguous    // several keys have the hash
+	StatusAdapter      // whoever turns hashes into keys has failed
 	statusEnd
 )
 
@@ -218,7 +236,7 @@ var statusNames = [statusEnd]string{
 	"ok", "miss", "exists", "capacity", "too_large", "bad_key", "bad_layout", "timeout",
 	"aborted", "dropped", "closed", "unsupported", "busy", "unauthorized", "released",
 	"checksum", "source", "lost", "unknown_op", "incarnation", "self_source", "quarantine", "generation",
-	"marked", "crossing", "held", "no_evict", "redeposited", "group",
+	"marked", "crossing", "held", "no_evict", "redeposited", "group", "ambiguous_hash", "adapter",
 }
 
 // String is the status's name, as in PROTOCOL.md, or status(77).

@@ -41,6 +41,13 @@ type Result struct {
 	BacklogAtTheEnd  int           // open loop: requests that had not been sent
 	BytesPerSecond   float64       // of values
 	OperationsPerSec float64
+	// Latencies of an open loop, from their intended begins: see Histogram.
+	Latencies []byte
+}
+
+// Histogram is what an open loop measured, in nanoseconds.
+func (r *Result) Histogram() (*hdrhistogram.Histogram, error) {
+	return hdrhistogram.Decode(r.Latencies)
 }
 
 // conn is one connection and its batch.
@@ -122,6 +129,11 @@ func Run(spec Spec) (res Result, err error) {
 	}
 	if err := r.run(); err != nil {
 		return res, err
+	}
+	if spec.Rate > 0 {
+		if r.res.Latencies, err = r.hist.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
+			return res, err
+		}
 	}
 	r.res.P50 = time.Duration(r.hist.ValueAtQuantile(50))
 	r.res.P99 = time.Duration(r.hist.ValueAtQuantile(99))

@@ -63,6 +63,9 @@ func TestRun(t *testing.T) {
 			if small := tt.size*tt.pipeline < checkedBytes/2; small && res.Checked != res.Ops {
 				t.Errorf("%+v: %d of %d answers checked", spec, res.Checked, res.Ops)
 			}
+			if h, err := res.Histogram(); tt.rate > 0 && op == "get" && (err != nil || h.TotalCount() != int64(res.Ops) || h.ValueAtQuantile(99) != int64(res.P99)) {
+				t.Errorf("%+v: the histogram that was sent is another one, %v", res, err)
+			}
 			if tt.rate > 0 && op == "get" && (res.Ops > 220 || res.Ops < 150) {
 				t.Errorf("%d operations in 0.1 s at %v a second", res.Ops, tt.rate)
 			}

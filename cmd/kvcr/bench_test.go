@@ -2,8 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,8 +24,11 @@ func TestBenchCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	var rows []bench.Row
-	if err := json.Unmarshal(text, &rows); err != nil || len(rows) != 1 || rows[0].Name != "metadata" || rows[0].Impl != "kvcr" {
-		t.Errorf("rows %+v, %v", rows, err)
+	if err := json.Unmarshal(text, &rows); err != nil || len(rows) != 2 || rows[0].Name != "metadata" || rows[0].Impl != "kvcr" || rows[1].Name != bench.RunName {
+		t.Errorf("rows %+v, %v; want one, and how it was run", rows, err)
+	}
+	if want := "kvcr bench engine --quick --runs 1 --only metadata --capacity 64MiB"; rows[1].Params["command"] != want {
+		t.Errorf("the command is %q, want %q", rows[1].Params["command"], want)
 	}
 	code, out, _ = call(t, nil, "bench", "engine", "--quick", "--only", "metadata", "--capacity", "64MiB", "--json", "-")
 	if err := json.Unmarshal([]byte(out), &rows); code != 0 || err != nil {
@@ -51,7 +57,14 @@ func TestBenchMistakes(t *testing.T) {
 		{"peer result", []string{"peer", "--only", "fetch-speed"}, nil, []string{"fetch-speed", "fetch-rate"}},
 		{"environment", []string{"ring"}, []string{"KVCR_SHRADS=1"}, []string{"KVCR_SHRADS", `"shards"`}},
 		{"suite", []string{"rings"}, nil, []string{"ring"}},
-		{"no suite", nil, nil, []string{"engine", "ring", "replay", "peer"}},
+		{"all but some", []string{"all", "--only", "get-view"}, nil, []string{"one suite"}},
+		{"node result", []string{"node", "--only", "gets"}, nil, []string{"gets", "idle-conn"}},
+		{"speed", []string{"trace", "--speed=-1"}, nil, []string{"speed = -1", "above 0"}},
+		{"profile", []string{"ring", "--profile", "heap"}, nil, []string{"heap", "mem"}},
+		{"compare", []string{"ring", "--compare", "/nowhere.json"}, nil, []string{"/nowhere.json"}},
+		{"report of nothing", []string{"report"}, nil, []string{"file"}},
+		{"report to nowhere", []string{"report", "/nowhere.json"}, nil, []string{"--report"}},
+		{"report of no file", []string{"report", "/nowhere.json", "--report", "x"}, nil, []string{"/nowhere.json"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -65,5 +78,128 @@ func TestBenchMistakes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestBenchLists(t *testing.T) {
+	code, out, msg := call(t, nil, "bench")
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, msg)
+	}
+	for _, s := range []string{"engine ", "ring ", "replay ", "node ", "trace ", "peer ", "all "} {
+		if !strings.Contains(out, "\n"+s) && !strings.HasPrefix(out, s) {
+			t.Errorf("no line of %q in\n%s", s, out)
+		}
+	}
+	if strings.Contains(out, "peer-source") {
+		t.Errorf("what is no suite is listed:\n%s", out)
+	}
+}
+
+// TestBenchSmoke runs every case of every suite, each suite in a process of its own
+// with profiles, and makes of the results whatever can be made.
+func TestBenchSmoke(t *testing.T) {
+	if raceBuild || testing.Short() {
+		t.Skip("benchmarks are left out of race builds and short tests")
+	}
+	dir := t.TempDir()
+	js, site, prof := filepath.Join(dir, "r.json"), filepath.Join(dir, "site"), filepath.Join(dir, "prof")
+	code, out, msg := call(t, nil, "bench", "all", "--smoke", "--quiet", "--json", js, "--report", site, "--profile", "cpu", "--profile-dir", prof)
+	if code != 0 {
+		t.Fatalf("exit code %d: %s\n%s", code, msg, out)
+	}
+	if strings.Contains(out, "MISS") {
+		t.Error("a smoke run judges figures")
+	}
+	rows, err := readRows(js)
+	if err != nil {
+		t.Fatal(err)
+	}
+	suites := map[string]int{}
+	keys := map[string]bool{}
+	for _, r := range rows {
+		suites[r.Suite]++
+		if keys[r.Key()] {
+			t.Errorf("two rows %s", r.Key())
+		}
+		keys[r.Key()] = true
+		for _, v := range append(slices.Clone(r.Runs), r.Value) {
+			if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 && r.Name != "idle-conn" { // memory can shrink meanwhile
+				t.Errorf("%s: %v", r.Key(), v)
+			}
+		}
+		if r.Unit == "" {
+			t.Errorf("%s has no unit", r.Key())
+		}
+		if r.Name == bench.RunName {
+			c, err := bench.ConditionsOf(r)
+			if want := fmt.Sprintf("kvcr bench %s --smoke --profile cpu", r.Suite); err != nil || c.Command != want || !c.Smoke || c.CPUs < 1 || c.Took <= 0 || c.Error != "" {
+				t.Errorf("%s was run by %+v, %v; want %q", r.Suite, c, err, want)
+			}
+		}
+	}
+	html, err := os.ReadFile(filepath.Join(site, "index.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{"engine", "ring", "replay", "node", "trace", "peer"} {
+		if suites[s] < 5 || !strings.Contains(string(html), `<h2 id="`+s+`">`) {
+			t.Errorf("%d rows of suite %s, or no part of the page", suites[s], s)
+		}
+		if !strings.Contains(out, "== "+s+"\n") {
+			t.Errorf("the output has no part for %s", s)
+		}
+	}
+	code, out, msg = call(t, nil, "bench", "report", js, "--compare", js, "--report", site)
+	if again, err := os.ReadFile(filepath.Join(site, "index.html")); code != 0 || err != nil || string(again) != string(html) {
+		t.Errorf("exit code %d: %s; the page of the stored results is another one: %t, %v", code, msg, string(again) != string(html), err)
+	}
+	if !strings.Contains(out, "0 better, 0 worse") || strings.Contains(out, "not the same conditions") {
+		t.Errorf("a run compared with itself:\n%s", out)
+	}
+	files, err := os.ReadDir(prof)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range files {
+		names = append(names, f.Name())
+	}
+	if want := []string{"engine.cpu.pprof", "node-load.cpu.pprof", "node-plain.cpu.pprof", "node-server.cpu.pprof", "node.cpu.pprof", "peer-source.cpu.pprof", "peer.cpu.pprof", "replay.cpu.pprof", "ring.cpu.pprof", "trace-server.cpu.pprof", "trace.cpu.pprof"}; !slices.Equal(names, want) {
+		t.Errorf("profiles %v, want %v", names, want)
+	}
+	p, err := bench.ReadProfile(filepath.Join(prof, "node-server.cpu.pprof"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	loops := 0
+	for _, s := range p.Sample {
+		if !slices.Equal(s.Label["suite"], []string{"node"}) {
+			t.Errorf("a sample of the server has the labels %v", s.Label)
+		}
+		if slices.Equal(s.Label["role"], []string{"event-loop"}) {
+			loops++
+		}
+	}
+	if loops == 0 {
+		t.Errorf("none of %d samples of the server is of its event loops", len(p.Sample))
+	}
+	if code, out, msg := call(t, nil, "bench", "profile", prof); code != 0 || strings.Count(out, "go tool pprof") != len(names) {
+		t.Errorf("exit code %d: %s\n%s", code, msg, out)
+	}
+}
+
+// A suite that fails does not keep the others from running, and says so.
+func TestBenchAllGoesOn(t *testing.T) {
+	if raceBuild || testing.Short() {
+		t.Skip("benchmarks are left out of race builds and short tests")
+	}
+	js := filepath.Join(t.TempDir(), "r.json")
+	code, out, msg := call(t, []string{"KVCR_SHRADS=1"}, "bench", "all", "--smoke", "--json", js)
+	if code != 1 || strings.Count(msg, "KVCR_SHRADS") < 5 || !strings.Contains(msg, "ring: exit status 2") {
+		t.Errorf("exit code %d: %s\n%s", code, msg, out)
+	}
+	if text, err := os.ReadFile(js); err != nil || strings.TrimSpace(string(text)) != "[]" {
+		t.Errorf("results %s, %v", text, err)
 	}
 }

@@ -11,11 +11,12 @@ type configCmd struct {
 	engineFlags
 	nodeFlags
 	peerFlags
+	routerFlags
 	JSON bool `name:"json" help:"Print JSON."`
 }
 
 func (c *configCmd) Run(e *env) error {
-	vs, _, err := c.resolve(e, &c.nodeFlags, &c.peerFlags)
+	vs, _, err := c.resolve(e, &c.nodeFlags, &c.peerFlags, &c.routerFlags)
 	if err != nil {
 		return err
 	}

@@ -67,6 +67,18 @@ type peerFlags struct {
 	PeerPublic     *string `group:"Peers" placeholder:"BOOL" help:"Allow other addresses than loopback without a secret."`
 }
 
+// routerFlags are the settings of serve about routers as flags.
+type routerFlags struct {
+	HashRecipe   *string `group:"Routers" placeholder:"RECIPE" help:"How keys of blocks are made: dynamo/xxh3-1337/bs64, vllm/sha256/low64/bs16; empty: no hints."`
+	WorkerId     *string `group:"Routers" placeholder:"N" help:"By which routers know this node."`
+	Rank         *string `group:"Routers" placeholder:"N" help:"Among those of its worker."`
+	Events       *string `group:"Routers" placeholder:"ENDPOINT" help:"Publish KV events as vLLM does (tcp://127.0.0.1:5557)."`
+	EventsReplay *string `group:"Routers" placeholder:"ENDPOINT" help:"Repeat those that were missed (tcp://127.0.0.1:5558)."`
+	EventsTopic  *string `group:"Routers" placeholder:"TEXT" help:"What goes before each."`
+	EventsForm   *string `group:"Routers" placeholder:"FORM" help:"map or array."`
+	EventPlane   *string `group:"Routers" placeholder:"ENDPOINT" help:"Publish events as Dynamo does (tcp://127.0.0.1:0)."`
+}
+
 // given returns the flags that were set, by name. groups are pointers to structs
 // of flags.
 func given(groups ...any) map[string]string {
@@ -102,6 +114,9 @@ func (f *engineFlags) resolve(e *env, more ...any) (values, *engineConfig, error
 	vs, cfg, err := resolve(given(append(more, f)...), e.environ, e.configFile(f.File))
 	if err == nil {
 		err = settlePeers(vs, cfg)
+	}
+	if err == nil {
+		err = settleRouter(vs, cfg)
 	}
 	if err != nil {
 		return nil, nil, usageError{err}

@@ -43,11 +43,13 @@ type cli struct {
 	Exists       existsCmd       `cmd:"" help:"Say which keys a node has, and their sizes."`
 	Stat         statCmd         `cmd:"" help:"Print a node's counters."`
 	Ping         pingCmd         `cmd:"" help:"Measure how long a node takes to answer."`
+	Hint         hintCmd         `cmd:"" help:"Send a router's hints to a node, and say what becomes of them."`
 	Replay       replayCmd       `cmd:"" help:"Send a trace through the engine and check every byte."`
 	Bench        benchCmd        `cmd:"" help:"Measure beside other caches, queues and policies."`
 	Sim          simCmd          `cmd:"" help:"Run the transfer protocol over a simulated network and check what it promises."`
 	Peerdemo     peerdemoCmd     `cmd:"" help:"Two processes fetch, deliver and move blocks; one is killed."`
 	PeerdemoNode peerdemoNodeCmd `cmd:"" hidden:""`
+	Routerdemo   routerdemoCmd   `cmd:"" help:"Three nodes under a router, without hints and with them."`
 	Doctor       doctorCmd       `cmd:"" help:"Say what this machine gives and what to change."`
 	Config       configCmd       `cmd:"" help:"Print every effective setting and its source."`
 	Version      versionCmd      `cmd:"" help:"Print the version."`
@@ -81,7 +83,7 @@ func run(e *env, args []string) (code int) {
 		kong.Writers(e.stdout, e.stderr),
 		kong.Exit(func(n int) { panic(exit(n)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Bind(e))
+		kong.Bind(e, commandLine(args)))
 	if err != nil {
 		panic(err) // the command tree is wrong: ours
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,9 +13,9 @@ import (
 	"github.com/kvcr-go/kvcr/bench/trace"
 )
 
-// The demonstration's other processes are the test binary, run again.
+// Processes that commands start are the test binary, run again.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "peerdemo-node" {
+	if len(os.Args) > 1 && slices.Contains([]string{"peerdemo-node", "bench", "serve"}, os.Args[1]) {
 		main()
 	}
 	os.Exit(m.Run())

@@ -33,8 +33,8 @@ type replayCmd struct {
 	Quiet    bool    `help:"No progress."`
 }
 
-// plan is what a replay shall do.
-type plan struct {
+// replayPlan is what a replay shall do.
+type replayPlan struct {
 	percent float64 // of the different blocks; 0: bytes
 	bytes   int64
 	block   int
@@ -43,14 +43,14 @@ type plan struct {
 	memory  kvcr.Memory
 }
 
-func (c *replayCmd) plan(e *env) (plan, error) {
+func (c *replayCmd) plan(e *env) (replayPlan, error) {
 	given := map[string]string{}
 	for name, v := range map[string]*string{"block": c.Block, "policy": c.Policy, "seed": c.Seed} {
 		if v != nil {
 			given[name] = *v
 		}
 	}
-	p := plan{block: bench.DefaultBlockBytes}
+	p := replayPlan{block: bench.DefaultBlockBytes}
 	if c.Capacity != nil {
 		var err error
 		if p.percent, err = parsePercent(*c.Capacity); err != nil {
@@ -90,7 +90,7 @@ func parsePercent(s string) (float64, error) {
 }
 
 // blocks is the capacity in blocks.
-func (p plan) blocks(tr *trace.Trace) int {
+func (p replayPlan) blocks(tr *trace.Trace) int {
 	if p.percent > 0 {
 		return bench.CapacityOf(tr, p.percent)
 	}

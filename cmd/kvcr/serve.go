@@ -15,10 +15,11 @@ type serveCmd struct {
 	engineFlags
 	nodeFlags
 	peerFlags
+	routerFlags
 }
 
 func (c *serveCmd) Run(e *env) error {
-	vs, cfg, err := c.resolve(e, &c.nodeFlags, &c.peerFlags)
+	vs, cfg, err := c.resolve(e, &c.nodeFlags, &c.peerFlags, &c.routerFlags)
 	if err != nil {
 		return err
 	}
@@ -65,5 +66,11 @@ func (c *serveCmd) announce(e *env, n *node.Node) {
 			routes = append(routes, r.String())
 		}
 		e.printf("  %-7s %s by %s\n", "peers", strings.Join(p.Endpoints(), ", "), strings.Join(routes, ", "))
+	}
+	kvEvents, replay, plane := n.EventEndpoints()
+	for _, l := range [][2]string{{"events", kvEvents}, {"replay", replay}, {"plane", plane}} {
+		if l[1] != "" {
+			e.printf("  %-7s %s\n", l[0], l[1])
+		}
 	}
 }

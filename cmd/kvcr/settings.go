@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/arena"
+	"github.com/kvcr-go/kvcr/hints/events"
 	"github.com/kvcr-go/kvcr/node"
 	"github.com/kvcr-go/kvcr/shard/evict"
 )
@@ -33,6 +34,10 @@ type engineConfig struct {
 	ns    kvcr.Namespace
 	node  node.Config
 	peers kvcr.Peers // becomes Config.Peers when it listens
+
+	router node.Router // becomes node.Config.Router when it knows how keys are made
+	events events.PublisherConfig
+	plane  events.PlanePublisherConfig
 }
 
 func (c *engineConfig) engine() kvcr.Config {
@@ -41,7 +46,7 @@ func (c *engineConfig) engine() kvcr.Config {
 	return cfg
 }
 
-var settings = slices.Concat(engineSettings, nodeSettings, peerSettings)
+var settings = slices.Concat(engineSettings, nodeSettings, peerSettings, routerSettings)
 
 var engineSettings = []setting{
 	{"capacity", "auto", "payload memory: a size, or auto for what the container or host leaves", func(c *engineConfig, v string) error {

@@ -1,6 +1,3 @@
-// Package events is the exchange of inventory events with routers: vLLM's KV events
-// (ZMQ PUB with sequence numbers, ROUTER replay, msgpack) and the envelope of
-// Dynamo's event plane.
 package events
 
 // Tier is where a worker holds a block, as routers name it.

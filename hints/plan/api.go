@@ -1,5 +1,3 @@
-// Package plan is a router's side of hints: an index of what every worker holds, fed
-// by inventory events, and the choice of a source for every target.
 package plan
 
 import "github.com/kvcr-go/kvcr/hints/events"
@@ -43,4 +41,33 @@ type Choice struct {
 	Kind     Kind
 	Source   Owner
 	End      int // blocks of the chain that the hint names: Chain[:End]
+}
+
+// Interval is a run of blocks from which a source may serve a continuation: it holds
+// the blocks of [Start, End), and Start is a target's frontier.
+type Interval struct {
+	Source     Owner
+	Start, End int
+}
+
+// Segment is what one source of several serves: the blocks of [From, To).
+type Segment struct {
+	Source   Owner
+	From, To int
+}
+
+// Multi is the answer for one target when several sources may serve it. Segments
+// join: the first begins at Frontier, each other where the one before it ends.
+type Multi struct {
+	Target   events.Worker
+	Frontier int
+	Segments []Segment
+}
+
+// Score says how many blocks of the prompt an owner holds in each tier, walked in the
+// order Device, HostPinned, Disk, External: a tier counts the blocks that follow, without
+// a gap, those of the tiers before it.
+type Score struct {
+	Owner Owner
+	Hits  [4]int // by events.Tier
 }

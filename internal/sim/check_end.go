@@ -40,6 +40,9 @@ func (w *world) leftover() (left string) {
 			default:
 				add("%v has %d operations", d, d.m.Ops())
 			}
+			if d != nil && len(d.resolves) > 0 {
+				add("%v waits for hashes", d)
+			}
 		}
 		for _, s := range n.sources {
 			if s.m.Ops() > 0 {

@@ -15,6 +15,8 @@
 //     counted in Report.Window;
 //   - no reader sees other bytes than those of one version of its key, and
 //     nothing else is ever committed;
+//   - hashes are answered by what the source has said for that very hash since it was
+//     asked, and what is fetched then is the block that was meant, or nothing;
 //   - no memory is freed or reused while a peer may read or write it;
 //   - D1 to D5 and S1 to S4 of package peer;
 //   - when faults have stopped, everything ends: no operation, claim, mark, hold

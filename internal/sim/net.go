@@ -36,7 +36,7 @@ const dialTimeout = time.Second
 // dial connects, sooner or later, while there is a need and somebody who may
 // listen.
 func (d *destSide) dial() {
-	if d == nil || d.dialing || d.conn != nil || d.to.gone || d.m.Ops() == 0 {
+	if d == nil || d.dialing || d.conn != nil || d.to.gone || d.m.Ops() == 0 && len(d.resolves) == 0 {
 		return
 	}
 	w, life, inc := d.n.w, d.n.life, d.n.inc
@@ -75,6 +75,7 @@ func (w *world) accept(d *destSide, inc peer.Incarnation) {
 		case c.open[toSource]:
 			d.conn = c
 			d.step(peer.Up{Peer: n.inc, Route: c.route})
+			d.eachResolve(peer.Up{Peer: n.inc, Route: c.route})
 		}
 	})
 }
@@ -165,6 +166,19 @@ func (c *conn) receive(dir direction, frame []byte) {
 	if again := m.Append(nil, h.ID); string(again) != string(frame) {
 		c.w.fail("%s is not the same when it is encoded again", h.Type)
 	}
+	switch q := m.(type) {
+	case *wire.ResolveHashes:
+		c.s.resolve(c, h.ID, q)
+		return
+	case *wire.HashesResolved:
+		if c.w.Trace != nil {
+			c.w.tracef("%v gets %d %s", c.d, h.ID, showMessage(m))
+		}
+		if c.d.conn == c {
+			c.d.eachResolve(peer.Frame{ID: h.ID, Msg: m})
+		}
+		return
+	}
 	if dir == toSource {
 		c.s.step(peer.Frame{ID: h.ID, Msg: m})
 		return
@@ -213,6 +227,7 @@ func (c *conn) close(dir direction) {
 	}
 	if c.d.conn == c {
 		c.d.conn = nil
+		c.d.eachResolve(peer.Down{})
 		c.d.step(peer.Down{})
 	}
 }

@@ -23,6 +23,7 @@ type node struct {
 	dests   []*destSide // by node, nil for itself
 	sources []*srcSide
 	lastOp  peer.OpID
+	bound   []int // by hash: its key; see resolve.go
 }
 
 func (n *node) String() string { return fmt.Sprintf("n%d/%x", n.id, uint64(n.inc)) }
@@ -44,6 +45,7 @@ func (n *node) start(timing peer.Timing, slots, holds int) {
 	n.inc = w.nextInc
 	w.nextInc++
 	n.tab = newTable(w, n, n.inc, slots, holds)
+	n.bound = newBindings()
 	n.timing = timing
 	w.tables[n.inc] = n.tab
 	n.dests = make([]*destSide, len(w.nodes))
@@ -101,6 +103,7 @@ type operation struct {
 	peer.Submit
 	settled, told []bool
 	quarantined   []bool
+	expect        map[int]words // blocks that are meant, of those that were resolved
 }
 
 // destSide runs the destination machine of a process for one other node.
@@ -113,6 +116,8 @@ type destSide struct {
 	ops     map[peer.OpID]*operation
 	posts   []*post
 	armed   peer.Time
+	// resolves are lists of hashes without all answers.
+	resolves []*resolving
 }
 
 func (d *destSide) String() string { return fmt.Sprintf("%v<-n%d", d.n, d.to.id) }

@@ -68,6 +68,8 @@ type broken struct {
 	crossing    bool // a marked copy may be held (M3)
 	freeClaimed bool // removal frees memory that is claimed
 	tear        bool // nothing verifies what has landed
+	generation  bool // a claim does not look at the generation
+	shuffle     bool // hashes are answered in another order
 }
 
 // Report is what schedules had in them.
@@ -86,6 +88,8 @@ type Report struct {
 	Ghosts                  int // messages of earlier lives
 	Corrupted, Broken       int // payloads
 	Quarantined             int
+	Hashes, Resolved        int // hashes asked for, and those that have a key
+	Unanswered              int // hashes without an answer in their time
 }
 
 // Add adds another report.
@@ -93,7 +97,8 @@ func (r *Report) Add(b *Report) {
 	for _, p := range [][2]*int{{&r.Schedules, &b.Schedules}, {&r.Steps, &b.Steps}, {&r.Operations, &b.Operations}, {&r.Moves, &b.Moves},
 		{&r.Copies, &b.Copies}, {&r.Delivered, &b.Delivered}, {&r.Removed, &b.Removed}, {&r.Window, &b.Window}, {&r.Cuts, &b.Cuts},
 		{&r.Crashes, &b.Crashes}, {&r.Restarts, &b.Restarts}, {&r.Stalls, &b.Stalls}, {&r.ClockSteps, &b.ClockSteps}, {&r.Lost, &b.Lost},
-		{&r.Repeated, &b.Repeated}, {&r.Ghosts, &b.Ghosts}, {&r.Corrupted, &b.Corrupted}, {&r.Broken, &b.Broken}, {&r.Quarantined, &b.Quarantined}} {
+		{&r.Repeated, &b.Repeated}, {&r.Ghosts, &b.Ghosts}, {&r.Corrupted, &b.Corrupted}, {&r.Broken, &b.Broken}, {&r.Quarantined, &b.Quarantined},
+		{&r.Hashes, &b.Hashes}, {&r.Resolved, &b.Resolved}, {&r.Unanswered, &b.Unanswered}} {
 		*p[0] += *p[1]
 	}
 	for i := range r.Kept {

@@ -43,6 +43,8 @@ var actions = []action{
 		k := rng.IntN(ownKeys())
 		return fmt.Sprintf("%s: %s", keys[k].name, n.tab.Invalidate("", &wire.Wanted{Key: []byte(keys[k].name)}))
 	}},
+	{"resolve", 8, false, (*world).doResolve},
+	{"rebind", 4, false, (*world).doRebind},
 	{"evict", 6, false, func(w *world, n *node, rng *rand.Rand) string { return fmt.Sprint(n.tab.evict()) }},
 	{"no_evict", 4, false, (*world).doNoEvict},
 	{"cut", 7, true, (*world).doCut},

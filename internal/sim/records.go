@@ -12,7 +12,7 @@ func (t *table) Claim(_ string, want *wire.Wanted, o *wire.Offered) (peer.Claim,
 	if b == nil {
 		return 0, wire.StatusMiss
 	}
-	if want.Generation != 0 && want.Generation != b.gen {
+	if want.Generation != 0 && want.Generation != b.gen && !t.w.broken.generation {
 		return 0, wire.StatusGeneration
 	}
 	id, c := t.claim(b, b.slot)
@@ -170,6 +170,7 @@ func (t *table) Commit(ids []peer.Slot, hold peer.HoldID) wire.Status {
 			return wire.StatusCapacity
 		}
 		slots = append(slots, s)
+		t.w.checkExpected(t, s)
 		if b := t.blocks[s.key]; b != nil && !s.caller {
 			resident = b
 		}

@@ -87,7 +87,7 @@ func TestSchedules(t *testing.T) {
 		"window": r.Window, "crossing": r.Kept[wire.StatusCrossing], "held": r.Kept[wire.StatusHeld], "marked": r.Kept[wire.StatusMarked],
 		"redeposited": r.Kept[wire.StatusRedeposited], "no_evict": r.Kept[wire.StatusNoEvict], "group": r.Kept[wire.StatusGroup], "source": r.Kept[wire.StatusSource],
 		"unknown": r.Kept[wire.StatusUnknownOp], "capacity": r.Kept[wire.StatusCapacity], "checksum": r.Failed[wire.StatusChecksum],
-		"generation": r.Failed[wire.StatusGeneration], "timeout": r.Kept[wire.StatusTimeout]} {
+		"generation": r.Failed[wire.StatusGeneration], "resolved": r.Resolved, "unanswered": r.Unanswered, "timeout": r.Kept[wire.StatusTimeout]} {
 		if n == 0 {
 			t.Errorf("no %s in %d schedules", name, r.Schedules)
 		}

@@ -107,7 +107,7 @@ type table struct {
 }
 
 func newTable(w *world, n *node, inc peer.Incarnation, slots, holds int) *table {
-	t := &table{w: w, n: n, inc: inc, blocks: make([]*block, len(keys)), claims: map[peer.Claim]*claim{}}
+	t := &table{w: w, n: n, inc: inc, blocks: make([]*block, len(keys)), claims: map[peer.Claim]*claim{}, gen: uint32(inc) << 16}
 	for range slots {
 		t.addSlot()
 	}

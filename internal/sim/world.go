@@ -123,6 +123,7 @@ type world struct {
 	faults   bool // still allowed
 	nextInc  peer.Incarnation
 	sent     []sent // if manual
+	said     []said // answers for hashes
 	manual   bool   // the order of events is chosen from outside, see Explore
 
 	// Of the step that a machine is in.

@@ -25,7 +25,9 @@ const (
 	opPing
 	opHint
 	opDiscardHint
+	opDescribe
 	opSubscribe
+	opSubscribeOutcomes
 	opReserve
 	opCommit
 	opAbort
@@ -52,10 +54,14 @@ var ops = [opEnd]struct {
 	opPing:        {"ping", wire.TypePong, true},
 	opHint:        {"hint", wire.TypeHintResults, false},
 	opDiscardHint: {"discard hint", wire.TypeStatus, false},
+	opDescribe:    {"describe", wire.TypeStatuses, true},
 	opSubscribe:   {"subscribe", wire.TypeEvents, false},
-	opReserve:     {"reserve", wire.TypeReservation, false},
-	opCommit:      {"commit", wire.TypeStatus, false},
-	opAbort:       {"abort", wire.TypeStatus, false},
+
+	opSubscribeOutcomes: {"subscribe outcomes", wire.TypeOutcomes, false},
+
+	opReserve: {"reserve", wire.TypeReservation, false},
+	opCommit:  {"commit", wire.TypeStatus, false},
+	opAbort:   {"abort", wire.TypeStatus, false},
 }
 
 func (o op) name() string { return ops[o].name }
@@ -76,7 +82,9 @@ type call struct {
 	epoch  uint64
 	seq    uint64
 	src    []byte // value of a SET, body of a HINT
-	shm    shmCall
+
+	describe *wire.Describe
+	shm      shmCall
 
 	// Guarded by conn.mu.
 	id     uint64
@@ -100,7 +108,7 @@ type call struct {
 	statuses wire.Statuses
 	results  wire.Results
 	granted  wire.Claims
-	events   chan wire.Events
+	feed     feed // of a stream
 	err      *Error
 
 	done  chan struct{} // holds one: the call has ended
@@ -179,10 +187,10 @@ func (k *call) append(dst []byte, l *limits) []byte {
 		m := wire.Exists{Mode: wire.ModePrefix, Keys: k.keys}
 		return m.Append(dst, k.id)
 	case opQuery:
-		m := wire.Query{Keys: k.keys}
+		m := wire.Query{Keys: k.keys, RequestID: k.text}
 		return m.Append(dst, k.id)
 	case opFetch:
-		m := wire.Fetch{Keys: k.keys}
+		m := wire.Fetch{Keys: k.keys, RequestID: k.text}
 		return m.Append(dst, k.id)
 	case opDeliver:
 		m := wire.Deliver{Claim: k.claims[0]}
@@ -196,7 +204,7 @@ func (k *call) append(dst []byte, l *limits) []byte {
 		m := wire.Ping{Bytes: binary.LittleEndian.AppendUint64(nil, k.id)}
 		return m.Append(dst, k.id)
 	case opHint:
-		m := wire.Hint{Format: k.format, Body: k.src}
+		m := wire.Hint{Format: k.format, RequestID: k.text, Body: k.src}
 		return m.Append(dst, k.id)
 	case opDiscardHint:
 		m := wire.DiscardHint{RequestID: k.text}
@@ -204,6 +212,11 @@ func (k *call) append(dst []byte, l *limits) []byte {
 	case opSubscribe:
 		m := wire.Subscribe{FromEpoch: k.epoch, FromSequence: k.seq}
 		return m.Append(dst, k.id)
+	case opSubscribeOutcomes:
+		m := wire.SubscribeOutcomes{FromEpoch: k.epoch, FromSequence: k.seq}
+		return m.Append(dst, k.id)
+	case opDescribe:
+		return k.describe.Append(dst, k.id)
 	case opReserve, opCommit, opAbort:
 		return k.appendShm(dst)
 	}
@@ -219,7 +232,7 @@ func (k *call) parse(t wire.Type, payload []byte) error {
 		if err := m.Parse(payload); err != nil {
 			return err
 		}
-		if m.Status == wire.StatusOK && ops[k.op].answer != wire.TypeStatus && k.op != opSubscribe {
+		if m.Status == wire.StatusOK && ops[k.op].answer != wire.TypeStatus && k.feed == nil {
 			return violation("status ok for %s", k.op.name())
 		}
 		k.status, k.detail = m.Status, m.Detail
@@ -251,6 +264,9 @@ func (k *call) parse(t wire.Type, payload []byte) error {
 			return err
 		}
 		n, want = len(k.statuses.Statuses), len(k.keys)+len(k.claims)
+		if k.describe != nil {
+			want = len(k.describe.Blocks)
+		}
 	case wire.TypeCount:
 		var m wire.Count
 		if err := m.Parse(payload); err != nil {

@@ -146,7 +146,7 @@ func TestOps(t *testing.T) {
 	same("Query", results, err, []wire.Result{{Status: wire.StatusMiss, Tier: 2}, {Status: wire.StatusOK, Tier: 2, Size: 2}})
 	stats, err := cl.Stats(ctx)
 	same("Stats", string(stats), err, `{"hits":1}`)
-	hints, err := cl.Hint(ctx, wire.FormatJSON, []byte("{}"))
+	hints, err := cl.Hint(ctx, "r", wire.FormatJSON, []byte("{}"))
 	same("Hint", string(hints), err, "echo {}")
 	same("DiscardHint", nil, cl.DiscardHint(ctx, "r"), nil)
 	d, err := cl.Ping(ctx)
@@ -299,8 +299,8 @@ func TestArguments(t *testing.T) {
 		{"long value", "set", ErrTooLarge, func() error { return cl.Set(ctx, []byte("k"), make([]byte, 1001)) }},
 		{"many keys", "exists", ErrTooLarge, func() error { _, err := cl.Exists(ctx, many...); return err }},
 		{"wide keys", "delete", ErrTooLarge, func() error { _, err := cl.Delete(ctx, wide...); return err }},
-		{"long hint", "hint", ErrTooLarge, func() error { _, err := cl.Hint(ctx, 0, make([]byte, wire.MaxPayload)); return err }},
-		{"format", "hint", ErrInvalid, func() error { _, err := cl.Hint(ctx, 9, nil); return err }},
+		{"long hint", "hint", ErrTooLarge, func() error { _, err := cl.Hint(ctx, "", 0, make([]byte, wire.MaxPayload)); return err }},
+		{"format", "hint", ErrInvalid, func() error { _, err := cl.Hint(ctx, "", 9, nil); return err }},
 		{"no request id", "discard hint", ErrInvalid, func() error { return cl.DiscardHint(ctx, "") }},
 		{"request id", "discard hint", ErrInvalid, func() error { return cl.DiscardHint(ctx, "\xff") }},
 	} {

@@ -462,7 +462,7 @@ func TestRetry(t *testing.T) {
 		{"set", false, func(cl *Client) error { return cl.Set(soon(t), key, nil) }},
 		{"delete", false, func(cl *Client) error { _, err := cl.Delete(soon(t), key); return err }},
 		{"fetch", false, func(cl *Client) error { _, err := cl.Fetch(soon(t), [][]byte{key}); return err }},
-		{"hint", false, func(cl *Client) error { _, err := cl.Hint(soon(t), 0, nil); return err }},
+		{"hint", false, func(cl *Client) error { _, err := cl.Hint(soon(t), "", 0, nil); return err }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			asked.Store(0)

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -78,8 +79,15 @@ func (cl *Client) set(ctx context.Context, key, value []byte, verb wire.Verb, tt
 // batch runs a call about keys, which must fit one request: at most wire.MaxList,
 // and wire.MaxPayload bytes with two for each. Else it is ErrTooLarge.
 func (cl *Client) batch(ctx context.Context, op op, keys [][]byte) (*call, error) {
+	return cl.batchFor(ctx, op, "", keys)
+}
+
+func (cl *Client) batchFor(ctx context.Context, op op, requestID string, keys [][]byte) (*call, error) {
 	k := cl.call(op)
-	k.keys = keys
+	k.keys, k.text = keys, requestID
+	if err := cl.checkRequest(k, requestID); err != nil {
+		return k, err
+	}
 	if len(keys) == 0 {
 		return k, nil
 	}
@@ -125,7 +133,13 @@ func (cl *Client) Prefix(ctx context.Context, keys [][]byte) (int, error) {
 
 // Query returns what the node knows of keys, in the order of the keys.
 func (cl *Client) Query(ctx context.Context, keys [][]byte) ([]wire.Result, error) {
-	k, err := cl.batch(ctx, opQuery, keys)
+	return cl.QueryFor(ctx, "", keys)
+}
+
+// QueryFor is Query on behalf of a request of the inference engine: what hints say of
+// that counts. Of a block that another node is said to have, Tier is 2.
+func (cl *Client) QueryFor(ctx context.Context, requestID string, keys [][]byte) ([]wire.Result, error) {
+	k, err := cl.batchFor(ctx, opQuery, requestID, keys)
 	defer cl.end(k)
 	if err != nil {
 		return nil, err
@@ -137,7 +151,14 @@ func (cl *Client) Query(ctx context.Context, keys [][]byte) ([]wire.Result, erro
 // ok stay as they are until Release, whatever happens to the keys, or until their
 // connection is lost. Claim.Claim is this client's number, not the node's.
 func (cl *Client) Fetch(ctx context.Context, keys [][]byte) ([]wire.Claim, error) {
-	k, err := cl.batch(ctx, opFetch, keys)
+	return cl.FetchFor(ctx, "", keys)
+}
+
+// FetchFor is Fetch on behalf of a request of the inference engine: the node fetches
+// what it has not from where hints of that request say that it is, and answers when
+// that has ended.
+func (cl *Client) FetchFor(ctx context.Context, requestID string, keys [][]byte) ([]wire.Claim, error) {
+	k, err := cl.batchFor(ctx, opFetch, requestID, keys)
 	defer cl.end(k)
 	if err != nil {
 		return nil, err
@@ -263,17 +284,30 @@ func (cl *Client) Ping(ctx context.Context) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// Hint passes an envelope of hints to the node and returns its results as JSON.
-func (cl *Client) Hint(ctx context.Context, format wire.Format, envelope []byte) ([]byte, error) {
+// checkRequest says what is wrong with the name of a request, which may be empty.
+func (cl *Client) checkRequest(k *call, requestID string) error {
+	if len(requestID) > wire.MaxText || !utf8.ValidString(requestID) {
+		return cl.where(&Error{Err: ErrInvalid, Cause: fmt.Errorf("a request id of %d bytes: at most %d, of UTF-8", len(requestID), wire.MaxText)}, k)
+	}
+	return nil
+}
+
+// Hint passes an envelope of hints to the node and returns its results as JSON: a
+// list with an object for each action. requestID names the inference engine's request
+// that carries it, if one does.
+func (cl *Client) Hint(ctx context.Context, requestID string, format wire.Format, envelope []byte) ([]byte, error) {
 	k := cl.call(opHint)
 	defer cl.end(k)
 	if format > wire.FormatMsgpack {
 		return nil, cl.where(&Error{Err: ErrInvalid, Cause: errors.New("unknown format")}, k)
 	}
-	if len(envelope) > wire.MaxPayload-1 {
-		return nil, cl.where(&Error{Err: ErrTooLarge, Size: wire.MaxPayload - 1}, k)
+	if err := cl.checkRequest(k, requestID); err != nil {
+		return nil, err
 	}
-	k.format, k.src = format, envelope
+	if most := wire.MaxPayload - 3 - len(requestID); len(envelope) > most {
+		return nil, cl.where(&Error{Err: ErrTooLarge, Size: uint64(most)}, k)
+	}
+	k.format, k.text, k.src = format, requestID, envelope
 	if err := cl.do(ctx, k, nil); err != nil {
 		return nil, err
 	}
@@ -285,9 +319,28 @@ func (cl *Client) Hint(ctx context.Context, format wire.Format, envelope []byte)
 func (cl *Client) DiscardHint(ctx context.Context, requestID string) error {
 	k := cl.call(opDiscardHint)
 	defer cl.end(k)
-	if len(requestID) == 0 || len(requestID) > wire.MaxText || !utf8.ValidString(requestID) {
-		return cl.where(&Error{Err: ErrInvalid, Cause: errors.New("bad request id")}, k)
+	if requestID == "" {
+		return cl.where(&Error{Err: ErrInvalid, Cause: errors.New("no request id")}, k)
+	}
+	if err := cl.checkRequest(k, requestID); err != nil {
+		return err
 	}
 	k.text = requestID
 	return cl.do(ctx, k, nil)
+}
+
+// Describe tells the node what blocks mean to the inference engine, so that the events
+// that it publishes to routers describe themselves. The statuses are those of
+// d.Blocks in order.
+func (cl *Client) Describe(ctx context.Context, d *wire.Describe) ([]wire.Status, error) {
+	k := cl.call(opDescribe)
+	defer cl.end(k)
+	if len(d.Blocks) == 0 {
+		return nil, nil
+	}
+	k.describe = d
+	if err := cl.do(ctx, k, nil); err != nil {
+		return nil, err
+	}
+	return k.statuses.Statuses, nil
 }

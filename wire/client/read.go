@@ -55,8 +55,8 @@ func (c *conn) frames() error {
 			switch {
 			case h.ID == 0:
 				err = c.word(h, payload)
-			case h.Type == wire.TypeEvents:
-				err = c.events(h, payload)
+			case h.Type == wire.TypeEvents || h.Type == wire.TypeOutcomes:
+				err = c.stream(h, payload)
 			default:
 				kick, err = c.message(h, payload)
 			}
@@ -226,22 +226,13 @@ func (c *conn) giveBack(payload []byte) (kick bool, err error) {
 	return c.takeRole(), nil
 }
 
-// events takes a frame of a subscription, which has the connection to itself: the
-// reader waits while its user is busy, and then the node does.
-func (c *conn) events(h wire.Header, payload []byte) error {
+// stream takes a frame of a stream, which has the connection to itself.
+func (c *conn) stream(h wire.Header, payload []byte) error {
 	k := c.lookup(h.ID)
-	if k == nil || k.op != opSubscribe {
+	if k == nil || k.feed == nil || ops[k.op].answer != h.Type {
 		return violation("%v for id %d", h.Type, h.ID)
 	}
-	var m wire.Events
-	if err := m.Parse(append([]byte(nil), payload...)); err != nil {
-		return err
-	}
-	select {
-	case k.events <- m:
-	case <-c.gone:
-	}
-	return nil
+	return k.feed.take(payload, c.gone)
 }
 
 // chunk takes a part of a value: what is there of it from the buffer, the rest

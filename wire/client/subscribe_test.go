@@ -89,7 +89,7 @@ func TestSubscribeSlowReader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !eventually(func() bool { return len(s.k.events) == eventsAhead }) {
+	if !eventually(func() bool { return len(s.frames) == framesAhead }) {
 		t.Fatal("nothing is read ahead")
 	}
 	if _, err := cl.Ping(soon(t)); err != nil {
@@ -97,7 +97,7 @@ func TestSubscribeSlowReader(t *testing.T) {
 	}
 	s.Close()
 	s.Close()
-	for range eventsAhead + 1 {
+	for range framesAhead + 1 {
 		_, err = s.Next(soon(t))
 	}
 	for err == nil { // at most the one that the reader had in hand

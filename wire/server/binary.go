@@ -46,6 +46,7 @@ type binaryConn struct {
 	claims    map[uint64]kvcr.View
 	nextClaim uint64
 	subs      map[uint64]*subscription
+	advised   advised
 	shm       *attachment // nil: no shared memory
 
 	msgs messages
@@ -119,6 +120,8 @@ func (c *binaryConn) abort() {
 		}
 		delete(c.fills, id)
 	}
+	c.collect()
+	c.advised.close()
 	if c.shm != nil {
 		c.shm.close(&c.srv.sharing, c.claims)
 		c.shm = nil
@@ -459,5 +462,5 @@ func statusOf(err error) (st wire.Status, detail uint64) {
 
 // inFlight is how many requests have values under way or are subscriptions.
 func (c *binaryConn) inFlight(s *session) int {
-	return len(c.fills) + len(c.subs) + s.streaming()
+	return len(c.fills) + len(c.subs) + c.advised.requests() + s.streaming()
 }

@@ -41,7 +41,11 @@ func (c *binaryConn) request(s *session, h wire.Header, payload []byte) error {
 			return err
 		}
 		s.count(commandFetch)
-		c.fetch(s, h.ID)
+		if m.fetch.RequestID != "" {
+			c.fetchFor(s, h.ID)
+		} else {
+			c.fetch(s, h.ID)
+		}
 	case wire.TypeDeliver:
 		if err := m.deliver.Parse(payload); err != nil {
 			return err
@@ -80,8 +84,19 @@ func (c *binaryConn) request(s *session, h wire.Header, payload []byte) error {
 		return c.abortPlace(s, h.ID, payload)
 	case wire.TypeHello, wire.TypeAuth:
 		return refuse(wire.CodeHandshake, "%s on an open connection", h.Type)
+	case wire.TypeHint:
+		s.count(commandOther)
+		return c.hint(s, h.ID, payload)
+	case wire.TypeDiscardHint:
+		s.count(commandOther)
+		return c.discardHint(s, h.ID, payload)
+	case wire.TypeDescribe:
+		s.count(commandOther)
+		return c.describe(s, h.ID, payload)
+	case wire.TypeSubscribeOutcomes:
+		return c.subscribeOutcomes(s, h.ID, payload)
 	default:
-		// Hints: not served by this node, which says so.
+		// Of nodes among each other: not served here, which the answer says.
 		c.reply(s, h.ID, wire.StatusUnsupported)
 	}
 	return nil
@@ -159,10 +174,18 @@ func (c *binaryConn) exists(s *session, id uint64) {
 func (c *binaryConn) query(s *session, id uint64) {
 	out := &c.msgs.results
 	out.Results = out.Results[:0]
-	for _, q := range s.h.Query(c.msgs.query.Keys) {
+	request := c.msgs.query.RequestID
+	found := s.h.Query
+	if request != "" {
+		found = func(keys [][]byte) []kvcr.QueryResult { return s.h.QueryFor(request, keys) }
+	}
+	for _, q := range found(c.msgs.query.Keys) {
 		r := wire.Result{Status: wire.StatusMiss}
-		if q.Status == kvcr.StatusHit {
+		switch {
+		case q.Status == kvcr.StatusHit:
 			r = wire.Result{Status: wire.StatusOK, Tier: uint8(q.Tier), Size: uint64(q.Bytes)}
+		case q.Status != kvcr.StatusMiss && request != "": // FETCH of the request may bring it
+			r = wire.Result{Status: wire.StatusOK, Tier: uint8(kvcr.TierRemote)}
 		}
 		out.Results = append(out.Results, r)
 	}
@@ -171,6 +194,7 @@ func (c *binaryConn) query(s *session, id uint64) {
 
 // fetch claims blocks for the connection.
 func (c *binaryConn) fetch(s *session, id uint64) {
+	c.collect()
 	out := &c.msgs.granted
 	out.Claims = out.Claims[:0]
 	limit := maxClaims
@@ -206,6 +230,7 @@ func (c *binaryConn) fetch(s *session, id uint64) {
 // deliver answers with the block of a claim, under a claim of its own: the
 // client may release its own meanwhile.
 func (c *binaryConn) deliver(s *session, id uint64) error {
+	c.collect()
 	v, ok := c.claims[c.msgs.deliver.Claim]
 	if !ok {
 		c.reply(s, id, wire.StatusReleased)
@@ -215,6 +240,7 @@ func (c *binaryConn) deliver(s *session, id uint64) error {
 }
 
 func (c *binaryConn) release(s *session, id uint64) {
+	c.collect()
 	out := &c.msgs.statuses
 	out.Statuses = out.Statuses[:0]
 	before := len(c.claims)
@@ -266,6 +292,8 @@ func (c *binaryConn) cancel(s *session, payload []byte) error {
 	case c.subs[m.Target] != nil:
 		c.subs[m.Target].stop() // says aborted itself, after its last frame
 		delete(c.subs, m.Target)
+		return nil
+	case c.advised.cancel(m.Target): // it answers itself, each key aborted or not
 		return nil
 	case !s.endStream(m.Target):
 		return nil // over already: the answer is on its way

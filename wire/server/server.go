@@ -21,6 +21,7 @@ import (
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/internal/gnetlog"
 	"github.com/kvcr-go/kvcr/internal/listen"
+	"github.com/kvcr-go/kvcr/wire"
 )
 
 // Options say what is served, to whom, and how much of it. Zero fields take
@@ -42,6 +43,9 @@ type Options struct {
 	// Layouts describes the layout of each namespace (wire.Layout.Describe); a
 	// namespace without one is not compared.
 	Layouts map[string]string
+	// Describe takes what a client says of blocks of a namespace (DESCRIBE), and
+	// appends the answers to dst. It must not block. nil: that is not supported.
+	Describe func(dst []wire.Status, namespace string, m *wire.Describe) []wire.Status
 	// PairSuffixes make two keys of RESP clients one unit: STEM+[0] and STEM+[1]
 	// are seen when both are there, and leave together. RESPNamespace must be
 	// chained. Empty: none.

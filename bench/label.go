@@ -1,0 +1,35 @@
+package bench
+
+import (
+	"context"
+	"runtime/pprof"
+)
+
+// A profile's samples say who was at work: the label suite, and role, which is
+//
+//	generator  the suite's own goroutine: makes keys, fills caches, keeps the clock
+//	client     whoever issues what is measured
+//
+// and in other processes of the suite what the process is for (load, server, source),
+// beside what the engine's goroutines say of themselves (role=owner, shard) and a
+// node's (role=event-loop).
+const (
+	labelSuite = "suite"
+	labelRole  = "role"
+)
+
+// RoleGenerator is the role of a suite's own goroutine.
+const RoleGenerator = "generator"
+
+// Labelled runs f in a role of a suite. Goroutines that it starts inherit the
+// labels, until they set their own.
+func Labelled(ctx context.Context, suite, role string, f func(context.Context)) {
+	pprof.Do(ctx, pprof.Labels(labelSuite, suite, labelRole, role), f)
+}
+
+// asClient says that the calling goroutine is a client from now on, and returns
+// the way back to what ctx says.
+func asClient(ctx context.Context) (back func()) {
+	pprof.SetGoroutineLabels(pprof.WithLabels(ctx, pprof.Labels(labelRole, "client")))
+	return func() { pprof.SetGoroutineLabels(ctx) }
+}

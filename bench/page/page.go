@@ -1,0 +1,122 @@
+package page
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/kvcr-go/kvcr/bench"
+)
+
+//go:embed page.html
+var pageText string
+
+var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+	"places": func(v float64) string { return fmt.Sprintf("%.1f", v) },
+	"sub":    func(a, b float64) float64 { return a - b },
+	// down moves text that begins at a line's middle to where its foot has to be.
+	"down": func(y float64) float64 { return y + 0.35*fontSize },
+	"half": func(a, b float64) float64 { return (a + b) / 2 },
+}).Parse(pageText))
+
+// section is one suite.
+type section struct {
+	Name, Title string
+	Figures     []figure
+	Tables      []table
+	Run         *conditions
+}
+
+// conditions are those of a suite, for people.
+type conditions struct {
+	bench.Conditions
+	When, Lasted string
+	Notes        []string
+}
+
+// machine is one on which suites ran.
+type machine struct {
+	Suites []string
+	Facts  [][2]string
+}
+
+type pageData struct {
+	Machines []machine
+	Sections []section
+	Dates    string
+}
+
+// Write shows rows, in the schema of the bench suites, as one HTML page.
+func Write(w io.Writer, all []bench.Row) error {
+	var data pageData
+	for _, s := range inOrder(all) {
+		rs := rows(all).where(func(r bench.Row) bool { return r.Suite == s.name })
+		sec := section{Name: s.name, Title: s.title}
+		f := &figures{styles: &styles{}}
+		for _, r := range rs.named(bench.RunName) {
+			c, err := bench.ConditionsOf(r)
+			if err != nil {
+				return fmt.Errorf("page: suite %s: how it was run: %w", s.name, err)
+			}
+			sec.Run = conditionsOf(c)
+			f.workers = c.Workers
+			data.addMachine(s.name, c)
+		}
+		rs = rs.where(func(r bench.Row) bool { return r.Name != bench.RunName })
+		s.figures(rs, f)
+		sec.Figures, sec.Tables = f.list, tables(rs)
+		data.Sections = append(data.Sections, sec)
+	}
+	return pageTemplate.Execute(w, data)
+}
+
+// inOrder are the suites that rows have: those known here, then others.
+func inOrder(all []bench.Row) (out []suite) {
+	names := different(all, func(r bench.Row) string { return r.Suite })
+	for _, s := range suites {
+		if slices.Contains(names, s.name) {
+			out = append(out, s)
+		}
+	}
+	for _, n := range names {
+		if !slices.ContainsFunc(suites, func(s suite) bool { return s.name == n }) {
+			out = append(out, suite{n, n, everyFigure})
+		}
+	}
+	return out
+}
+
+func conditionsOf(c bench.Conditions) *conditions {
+	out := &conditions{Conditions: c, When: c.Date.Format("2 January 2006, 15:04 MST"), Lasted: c.Took.Round(time.Second / 10).String()}
+	add := func(given bool, note string) {
+		if given {
+			out.Notes = append(out.Notes, note)
+		}
+	}
+	add(c.Smoke, "A smoke run: everything was as small as it can be, and nothing was measured.")
+	add(c.Quick && !c.Smoke, "A quick run: figures are for orientation.")
+	add(len(c.Profiles) > 0, fmt.Sprintf("Profiles were taken meanwhile (%v), which cost time.", c.Profiles))
+	add(c.Error != "", "The suite ended early: "+c.Error)
+	for _, why := range c.LeftOut {
+		add(true, "Left out: "+why)
+	}
+	return out
+}
+
+// addMachine describes the machine of a suite, unless one like it is there already.
+func (d *pageData) addMachine(suite string, c bench.Conditions) {
+	m := machine{Suites: []string{suite}, Facts: [][2]string{
+		{"processor", c.CPU}, {"processors used", fmt.Sprint(c.CPUs)}, {"memory", bytesOf(float64(c.MemoryBytes))}, {"kernel", c.Kernel},
+		{"huge pages", c.HugePages}, {"Go", c.Go}, {"revision", c.Revision},
+	}}
+	for i := range d.Machines {
+		if slices.Equal(d.Machines[i].Facts, m.Facts) {
+			d.Machines[i].Suites = append(d.Machines[i].Suites, suite)
+			return
+		}
+	}
+	d.Machines = append(d.Machines, m)
+}

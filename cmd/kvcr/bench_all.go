@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/kvcr-go/kvcr/bench"
+)
+
+// quickAll bounds all suites of a quick run.
+const quickAll = 10 * time.Minute
+
+// benchAllCmd runs every suite in a process of its own, so that no suite starts
+// with the heap, the collector's pace or the processor caches of another one.
+type benchAllCmd struct{}
+
+func (benchAllCmd) Run(e *env, root *cli, k *kong.Context) error {
+	c := &root.Bench
+	if c.Only != "" {
+		return usageError{errors.New("--only names results of one suite: kvcr bench SUITE --only " + c.Only)}
+	}
+	old, err := c.stored()
+	if err != nil {
+		return err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "kvcr-bench")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	ctx := e.ctx
+	if c.Quick {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, quickAll, fmt.Errorf("quick suites took over %v", quickAll))
+		defer cancel()
+	}
+	var errs []error
+	var rows []bench.Row
+	for _, s := range suitesOf(k.Model.Node) {
+		if ctx.Err() != nil {
+			errs = append(errs, fmt.Errorf("%s: not begun: %w", s.Name, context.Cause(ctx)))
+			continue
+		}
+		got, err := c.inChild(ctx, e, exe, s.Name, filepath.Join(dir, s.Name+".json"))
+		rows = bench.MergeRows(rows, got)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", s.Name, err))
+		}
+	}
+	return errors.Join(append(errs, c.output(e, rows, old))...)
+}
+
+// inChild runs one suite in a process. What it wrote counts also when it fails.
+func (c *benchCmd) inChild(ctx context.Context, e *env, exe, suite, results string) ([]bench.Row, error) {
+	cmd := exec.CommandContext(ctx, exe, c.childArgs(suite, results)...)
+	cmd.Stdout, cmd.Stderr, cmd.Env = e.stdout, e.stderr, e.environ
+	if c.JSON == "-" {
+		cmd.Stdout = io.Discard
+	} else {
+		e.printf("== %s\n\n", suite)
+	}
+	// Asked to end, a suite writes what it has and ends its own processes.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	rows, errRead := readRows(results)
+	if errors.Is(errRead, os.ErrNotExist) && err != nil {
+		errRead = nil // it said why
+	}
+	return rows, errors.Join(err, errRead)
+}
+
+// childArgs are the flags that suites have in common, less those of the output.
+func (c *benchCmd) childArgs(suite, results string) []string {
+	args := []string{"bench", suite, "--json", results}
+	for _, f := range []struct {
+		name  string
+		given bool
+	}{{"--quick", c.Quick}, {"--smoke", c.Smoke}, {"--quiet", c.Quiet}} {
+		if f.given {
+			args = append(args, f.name)
+		}
+	}
+	if c.Runs != 0 {
+		args = append(args, "--runs", strconv.Itoa(c.Runs))
+	}
+	if len(c.Profile) > 0 {
+		args = append(args, "--profile", strings.Join(c.Profile, ","), "--profile-dir", c.ProfileDir)
+	}
+	return args
+}

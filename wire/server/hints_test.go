@@ -1,0 +1,283 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/hints"
+	"github.com/kvcr-go/kvcr/hints/keys"
+	"github.com/kvcr-go/kvcr/wire"
+	"github.com/kvcr-go/kvcr/wire/client"
+)
+
+const hintedSlot = 16 << 10
+
+// startHinted serves an engine with peers and hints, whose keys are hashes.
+func startHinted(t *testing.T, edit func(*Options)) (*Server, *client.Client) {
+	t.Helper()
+	cfg := kvcr.Config{
+		Capacity:   8 << 20,
+		Namespaces: []kvcr.Namespace{{Name: "kv", Pools: []kvcr.Pool{{Name: "kv", SlotBytes: hintedSlot}}}},
+		Peers:      &kvcr.Peers{Listen: []string{"tcp://127.0.0.1:0"}, Routes: []string{"stream"}},
+		Hints:      &kvcr.Hints{Adapter: keys.Direct{Namespace: "kv", Style: keys.Dynamo{}}},
+	}
+	s := startWith(t, cfg, func(o *Options) {
+		o.Binary = []string{"127.0.0.1:0"}
+		if edit != nil {
+			edit(o)
+		}
+	})
+	_, addrs := s.Addrs()
+	cl, err := client.Dial(t.Context(), client.Options{Addr: addrs[0].String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cl.Close() })
+	return s, cl
+}
+
+func hashKey(hash uint64) []byte { return binary.BigEndian.AppendUint64(nil, hash) }
+
+func hashValue(hash uint64) []byte { return bytes.Repeat(hashKey(hash), hintedSlot/8) }
+
+// envelope is one with an action of each type given.
+func envelope(t *testing.T, source string, types []string, hashes ...uint64) []byte {
+	t.Helper()
+	type action struct {
+		ID      string         `json:"action_id"`
+		Type    string         `json:"action_type"`
+		Version string         `json:"action_version"`
+		Payload map[string]any `json:"payload"`
+	}
+	var all []action
+	for i, typ := range types {
+		all = append(all, action{fmt.Sprint("a", i), typ, "1.0", map[string]any{"source_control_endpoint": source, "block_hashes": hashes}})
+	}
+	b, err := json.Marshal(map[string]any{"protocol_version": "0.1", "message_id": "m1", "actions": all})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// A client's hints reach the engine: what is advised for a request is fetched for it,
+// what is to be moved moves, and outcomes say how it ended.
+func TestHintsOverWire(t *testing.T) {
+	a, from := startHinted(t, nil)
+	_, to := startHinted(t, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for h := uint64(1); h <= 8; h++ {
+		if _, err := from.Deposit(ctx, hashKey(h), hashValue(h)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source := a.opt.Engine.Peers().Endpoints()[0]
+	outcomes, err := to.SubscribeOutcomes(ctx, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outcomes.Close()
+
+	body, err := to.Hint(ctx, "r1", wire.FormatJSON, envelope(t, source, []string{"kv.fetch", "kv.someday"}, 1, 2, 3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var results []hints.Result
+	if err := json.Unmarshal(body, &results); err != nil || len(results) != 2 || results[0].Status != hints.Accepted || results[0].MessageID != "m1" ||
+		results[1].Status != hints.Rejected || results[1].Reason != hints.UnsupportedActionType || results[1].ActionID != "a1" {
+		t.Fatalf("%s, %v", body, err)
+	}
+	want := [][]byte{hashKey(1), hashKey(2), hashKey(3), hashKey(4)}
+	if rs, err := to.QueryFor(ctx, "r1", want); err != nil || rs[0] != (wire.Result{Tier: uint8(kvcr.TierRemote)}) || rs[3].Status != wire.StatusMiss {
+		t.Errorf("query of the request: %v, %v", rs, err)
+	}
+	if rs, err := to.Query(ctx, want); err != nil || rs[0].Status != wire.StatusMiss {
+		t.Errorf("query of nobody: %v, %v", rs, err)
+	}
+	if cs, err := to.Fetch(ctx, want); err != nil || cs[0].Status != wire.StatusMiss {
+		t.Errorf("fetch of nobody: %v, %v", cs, err)
+	}
+	claims, err := to.FetchFor(ctx, "r1", want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range claims {
+		if want := map[bool]wire.Status{true: wire.StatusOK, false: wire.StatusMiss}[i < 3]; c.Status != want {
+			t.Fatalf("block %d: %v", i+1, c.Status)
+		}
+		if i == 3 {
+			break
+		}
+		b, err := to.Deliver(ctx, c, nil)
+		if err != nil || !bytes.Equal(b, hashValue(uint64(i+1))) {
+			t.Fatalf("block %d: %d bytes, %v", i+1, len(b), err)
+		}
+	}
+	if err := to.Release(ctx, claims[:3]...); err != nil {
+		t.Fatal(err)
+	}
+	if err := to.DiscardHint(ctx, "r1"); err != nil {
+		t.Fatal(err)
+	}
+	if rs, err := to.QueryFor(ctx, "r1", [][]byte{hashKey(5)}); err != nil || rs[0].Status != wire.StatusMiss {
+		t.Errorf("after the discard: %v, %v", rs, err)
+	}
+
+	if _, err := to.Hint(ctx, "", wire.FormatJSON, envelope(t, source, []string{"kv.move"}, 5, 6, 99)); err != nil {
+		t.Fatal(err)
+	}
+	stages := map[wire.OutcomeStage][]uint64{}
+	for end := false; !end; {
+		f, err := outcomes.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range f.Items {
+			if f.Gap || o.MessageID != "m1" || o.ActionID != "a0" || o.Type != "kv.move" || o.UnixNanos == 0 {
+				t.Errorf("%+v", o)
+			}
+			stages[o.Stage] = append(stages[o.Stage], o.Hashes...)
+			if end = o.Stage == wire.OutcomeEnd; end && (o.Moved != 2 || o.Failed != 1 || o.Bytes != 2*hintedSlot) {
+				t.Errorf("%+v", o)
+			}
+		}
+	}
+	slices.Sort(stages[wire.OutcomeMoved])
+	if !slices.Equal(stages[wire.OutcomeMoved], []uint64{5, 6}) || !slices.Equal(stages[wire.OutcomeFailed], []uint64{99}) {
+		t.Errorf("%v", stages)
+	}
+	if there, err := from.Exists(ctx, hashKey(5), hashKey(7)); err != nil || there[0] || !there[1] {
+		t.Errorf("at the source: %v, %v", there, err)
+	}
+	_, err = to.Hint(ctx, "", wire.FormatJSON, []byte(`{"actions":`))
+	var e *client.Error
+	if !errors.As(err, &e) || e.Err != client.ErrRefused || e.Text == "" {
+		t.Errorf("no envelope: %v", err)
+	}
+	if err := to.Set(ctx, hashKey(50), hashValue(50)); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+}
+
+// A connection that ends takes with it what its requests wait for.
+func TestFetchForLostClient(t *testing.T) {
+	a, from := startHinted(t, nil)
+	b, to := startHinted(t, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var all [][]byte
+	var hashes []uint64
+	for h := uint64(1); h <= 64; h++ {
+		if _, err := from.Deposit(ctx, hashKey(h), hashValue(h)); err != nil {
+			t.Fatal(err)
+		}
+		all, hashes = append(all, hashKey(h)), append(hashes, h)
+	}
+	if _, err := to.Hint(ctx, "r", wire.FormatJSON, envelope(t, a.opt.Engine.Peers().Endpoints()[0], []string{"kv.fetch"}, hashes...)); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		c := dialBinary(t, b)
+		c.greet(nil, nil)
+		c.Write((&wire.Fetch{Keys: all, RequestID: "r"}).Append(nil, 7))
+		c.Close()
+	}
+	// Cancelled: each key is answered, and nothing is left (see startWith).
+	c := dialBinary(t, b)
+	c.greet(nil, nil)
+	c.Write((&wire.Cancel{Target: 7}).Append((&wire.Fetch{Keys: all, RequestID: "r"}).Append(nil, 7), 8))
+	h, payload, err := c.next()
+	var got wire.Claims
+	if err != nil || h.ID != 7 || got.Parse(payload) != nil || len(got.Claims) != 64 {
+		t.Errorf("%+v, %d claims, %v", h, len(got.Claims), err)
+	}
+}
+
+// Outcomes go on after the last that a client has; another life's are a gap.
+func TestOutcomesResume(t *testing.T) {
+	_, cl := startHinted(t, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := cl.Deposit(ctx, hashKey(1), hashValue(1)); err != nil {
+		t.Fatal(err)
+	}
+	live, err := cl.SubscribeOutcomes(ctx, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer live.Close()
+	if _, err := cl.Hint(ctx, "", wire.FormatJSON, envelope(t, "", []string{"kv.evict", "kv.invalidate"}, 1)); err != nil {
+		t.Fatal(err)
+	}
+	next := func(s *client.OutcomeStream) wire.Outcomes {
+		t.Helper()
+		f, err := s.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	first := next(live)
+	again, err := cl.SubscribeOutcomes(ctx, first.Epoch, first.Items[0].Sequence)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if f := next(again); f.Gap || f.Items[0].Sequence != first.Items[0].Sequence+1 {
+		t.Errorf("%+v after %+v", f, first)
+	}
+	other, err := cl.SubscribeOutcomes(ctx, first.Epoch+1, 77)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if f := next(other); !f.Gap || len(f.Items) != 0 {
+		t.Errorf("of another life: %+v", f)
+	}
+	if f := next(other); f.Gap || f.Items[0].Sequence != 1 {
+		t.Errorf("of another life: %+v", f)
+	}
+}
+
+// A node without hints says so, as does one that nobody can describe blocks to.
+func TestHintsUnsupported(t *testing.T) {
+	s := startBinary(t, nil)
+	_, addrs := s.Addrs()
+	cl, err := client.Dial(t.Context(), client.Options{Addr: addrs[0].String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, hint := cl.Hint(ctx, "r", wire.FormatJSON, []byte(`{"actions":[]}`))
+	_, sub := cl.SubscribeOutcomes(ctx, 0, 0)
+	_, desc := cl.Describe(ctx, &wire.Describe{BlockSize: 16, Blocks: []wire.Description{{Key: []byte("k")}}})
+	for what, err := range map[string]error{"hint": hint, "outcomes": sub, "describe": desc, "discard": cl.DiscardHint(ctx, "r")} {
+		if !errors.Is(err, client.ErrUnsupported) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if cs, err := cl.FetchFor(ctx, "r", [][]byte{[]byte("k")}); err != nil || cs[0].Status != wire.StatusMiss {
+		t.Errorf("fetch for a request: %v, %v", cs, err)
+	}
+}
+
+// The protocol's stages are the hints', by number and name.
+func TestOutcomeStages(t *testing.T) {
+	for s := hints.Stage(0); s <= hints.StageEnd+1; s++ {
+		ours, theirs := wire.OutcomeStage(s).String(), s.String()
+		if (ours == theirs) != (s <= hints.StageEnd) {
+			t.Errorf("%d is %s and %s", s, ours, theirs)
+		}
+	}
+}
