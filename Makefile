@@ -18,7 +18,8 @@ build:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(OUT)/kvcr ./cmd/kvcr
 
 # The main job: a trace through the engine, every byte checked; then a node, loaded
-# through real clients; then two processes that exchange blocks.
+# through real clients; then two processes that exchange blocks; then three nodes and
+# a router that hints.
 run: build
 	$(OUT)/kvcr replay --trace $(TRACE) --svg $(OUT)/hit-ratio.svg
 	@echo
@@ -26,6 +27,9 @@ run: build
 	@echo
 	@echo '== two processes exchange blocks'
 	@$(OUT)/kvcr peerdemo --quiet --trace $(TRACE)
+	@echo
+	@echo '== a router over three nodes, without hints and with them'
+	@$(OUT)/kvcr routerdemo --quiet --trace $(TRACE)
 
 test: lint unit race check ucx fuzz
 
