@@ -33,7 +33,7 @@ func (h *hinted) AppendDescription(dst []byte, limit int, namespace string, key 
 }
 
 // describe hands what a source has said of a block to the adapter, once: of a block
-// that is here, or that is going to be fetched now.
+// that is here, that is coming, or that is going to be fetched now.
 func (h *hinted) describe(b *work.Block) {
 	if h.describer != nil && len(b.Description) > 0 {
 		if err := h.describer.TakeDescription(hints.Key{Namespace: b.Namespace, Key: b.Key}, b.Description); err != nil {

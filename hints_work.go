@@ -71,6 +71,7 @@ func (w *workEngine) Look(b *work.Block) (s work.Standing, reason string) {
 	case st == wire.StatusClosed:
 		return work.Refused, work.ReasonClosed
 	case w.flights.under(ns, b.Key):
+		(*hinted)(w).describe(b)
 		return work.Coming, ""
 	}
 	return work.Absent, ""
