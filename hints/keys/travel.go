@@ -168,7 +168,7 @@ func (r *travelReader) text(what string) string {
 	return string(p)
 }
 
-// parseTravel is the inverse of appendTravel. What it returns has memory of its own, in
+// parseTravel is the inverse of appendTravel; Description.check is to follow. What it returns has memory of its own, in
 // proportion to b.
 func parseTravel(b []byte) (d Description, err error) {
 	r := travelReader{b: b}
@@ -179,11 +179,7 @@ func parseTravel(b []byte) (d Description, err error) {
 	if flags&^(travelParent|travelLocal) != 0 {
 		r.bad("flags", flags, "parent, local hash")
 	}
-	size := r.u32("block size")
-	if size > MaxBlockTokens {
-		r.bad("block size", size, fmt.Sprintf("0 to %d tokens", MaxBlockTokens))
-	}
-	d.BlockSize = int(size)
+	d.BlockSize = int(r.u32("block size"))
 	if d.HasParent = flags&travelParent != 0; d.HasParent {
 		d.Parent = r.u64("parent")
 	}

@@ -172,7 +172,7 @@ func TestTravelRefused(t *testing.T) {
 		{"tokens and a local hash", any, "01 02 02000000" + le64(first) + "0000 0000 " + tokens, "local hash"},
 		{"tokens of two blocks", any, "01 00 01000000 0000 0000 0300 01 01 02 03 00", "BlockSize"},
 		{"tokens of no size", any, "01 00 00000000 0000 0000 " + tokens, "block size"},
-		{"a large block", any, "01 00 01400000 0000 0000 0000 00", "block size"},
+		{"a large block", any, "01 00 01400000 0000 0000 0000 00", "BlockSize"},
 		{"65 images", any, "01 00 02000000 0000 0000 0200 01 01 02 41" + strings.Repeat("00", 8*65), "media"},
 		{"half an image", any, "01 00 02000000 0000 0000 0200 01 01 02 01 0000", "media"},
 		{"more behind it", any, "01 00 02000000 0000 0000 " + tokens + " 00", "end"},
@@ -327,6 +327,9 @@ func TestPlaceTravels(t *testing.T) {
 	}
 	if got, told := from.Description("a", child, nil); told || !got.HasParent || got.Parent != first {
 		t.Errorf("%+v, told: %v", got, told)
+	}
+	if got, _ := from.Description("a", root, nil); got.HasParent {
+		t.Errorf("the root: %+v", got)
 	}
 	if n := travel(t, from, to, 100, child); n == 0 {
 		t.Error("nothing about the place")
