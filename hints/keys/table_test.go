@@ -536,13 +536,22 @@ func TestTableConcurrently(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(g), 2))
 			for running() {
 				h := rng.Uint64N(200)
-				d := Description{Tokens: []uint32{uint32(h), 1, 2}, Parent: h, HasParent: true, LoRA: fmt.Sprint("l", h%7)}
+				d := Description{Tokens: []uint32{uint32(h), 1, 2}, Parent: h + 1000, HasParent: true, LoRA: fmt.Sprint("l", h%7)}
 				if err := tab.Describe("a", digestOf(h, 0), d); err != nil {
 					t.Error(err)
 				}
 				got, ok := tab.Description("a", digestOf(h, 0), nil)
-				if ok && (got.Parent != h || got.Tokens[0] != uint32(h) || got.LoRA != d.LoRA) {
+				if ok && (got.Parent != h+1000 || got.Tokens[0] != uint32(h) || got.LoRA != d.LoRA) {
 					t.Errorf("described %+v, read %+v", d, got)
+				}
+				d.BlockSize = 3
+				k := hints.Key{Namespace: "a", Key: digestOf(h, 0)}
+				said := d.appendTravel(nil) // by a peer it may come once more, and is the same
+				if b := tab.AppendDescription(nil, 100, k); len(b) > 0 && !bytes.Equal(b, said) {
+					t.Errorf("%+v travels as %x", d, b)
+				}
+				if err := tab.TakeDescription(k, said); err != nil {
+					t.Error(err)
 				}
 			}
 		}()
