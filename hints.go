@@ -129,6 +129,8 @@ type HintStats struct {
 	Joined          uint64 // blocks of requests that somebody was fetching already
 	NotRetained     uint64 // blocks that left with their View, as no_retain asks
 	AdapterFaults   uint64 // panics of the adapter
+	// RefusedDescriptions are those of blocks by peers that the adapter did not take.
+	RefusedDescriptions uint64
 }
 
 // hinted is what an engine with Config.Hints has.
@@ -136,6 +138,7 @@ type hinted struct {
 	e          *Engine
 	cfg        *Hints
 	adapter    hints.KeyAdapter // nil: none
+	describer  hints.Describer  // the same; nil: it is none
 	dispatcher *hints.Dispatcher
 	advice     *hints.Advice
 	outcomes   *hints.Outcomes
@@ -144,7 +147,7 @@ type hinted struct {
 	work       *work.Executor
 	flights    flights
 
-	joined, notRetained, adapterFaults atomic.Uint64
+	joined, notRetained, adapterFaults, refusedDescriptions atomic.Uint64
 
 	mu      sync.Mutex // guards what follows
 	fan     *hints.FanOut
@@ -160,7 +163,11 @@ func (e *Engine) openHints() error {
 	}
 	h := &hinted{e: e, cfg: cfg, flights: flights{now: map[flightKey]*flight{}}}
 	if cfg.Adapter != nil {
-		h.adapter = &guardedAdapter{cfg.Adapter, &h.adapterFaults}
+		g := guard{&h.adapterFaults}
+		h.adapter = &guardedAdapter{cfg.Adapter, g}
+		if d, ok := cfg.Adapter.(hints.Describer); ok {
+			h.describer = &guardedDescriber{d, g}
+		}
 	}
 	var errs [6]error
 	h.dispatcher, errs[0] = hints.NewDispatcher(hints.Config{Limits: cfg.Limits, Log: cfg.Logger})
@@ -197,6 +204,7 @@ func (h *hinted) stats() *HintStats {
 		Submitted: h.dispatcher.Counts(), Advice: h.advice.Counts(), Outcomes: h.outcomes.Counts(),
 		Bytes: h.pacer.InFlight(), RequestBlocks: h.pacer.Requests(),
 		Joined: h.joined.Load(), NotRetained: h.notRetained.Load(), AdapterFaults: h.adapterFaults.Load(),
+		RefusedDescriptions: h.refusedDescriptions.Load(),
 	}
 	st.Actions, st.Blocks = h.work.Queued()
 	return st

@@ -15,7 +15,8 @@ type Hints struct {
 	// Adapter knows which keys have which of the routers' hashes. Without one sources
 	// named by kv.fetch are asked for all keys if Advice.Opportunistic is set, else
 	// for none; kv.invalidate and kv.evict are refused; and peers hear that this
-	// engine does not resolve hashes.
+	// engine does not resolve hashes. One that is a hints.Describer describes blocks to
+	// the engines that fetch them, and learns what theirs say.
 	Adapter hints.KeyAdapter
 	// Limits bound envelopes and actions.
 	Limits hints.Limits

@@ -84,19 +84,22 @@ func (h *hinted) invalidate(k hints.Key) wire.Status {
 
 func (h *hinted) evict(k hints.Key) wire.Status { return h.e.records.Expel(k.Namespace, k.Key) }
 
-// guardedAdapter keeps panics of an adapter from its callers: they count as failures.
-type guardedAdapter struct {
-	hints.KeyAdapter
-	faults *atomic.Uint64
-}
+// guard keeps panics of an adapter from its callers: they count as failures.
+type guard struct{ faults *atomic.Uint64 }
 
 var errAdapterPanic = errors.New("the key adapter panicked")
 
-func (g *guardedAdapter) caught(f func()) {
+func (g guard) caught(f func()) {
 	if recover() != nil {
 		g.faults.Add(1)
 		f()
 	}
+}
+
+// guardedAdapter is an adapter under guard.
+type guardedAdapter struct {
+	hints.KeyAdapter
+	guard
 }
 
 func (g *guardedAdapter) ToRouter(namespace string, key []byte) (hash uint64, ok bool) {

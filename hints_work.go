@@ -28,7 +28,7 @@ func (w *workEngine) Resolve(ctx context.Context, source string, hashes []uint64
 		b := &blocks[i]
 		*b = work.Block{
 			Hash: hashes[i], Reason: outcomeReason(r.Status), Namespace: r.Namespace, Key: r.Key, Generation: r.Generation,
-			Bytes: int64(min(r.Size, 1<<62)), Pools: r.Pools, Follows: r.Parts > 1 && r.Part > 0,
+			Bytes: int64(min(r.Size, 1<<62)), Pools: r.Pools, Follows: r.Parts > 1 && r.Part > 0, Description: r.Description,
 		}
 		if r.Status == wire.StatusMiss {
 			b.Here = h.hasHash(b.Hash)
@@ -66,10 +66,12 @@ func (w *workEngine) Look(b *work.Block) (s work.Standing, reason string) {
 	case st == wire.StatusOK && (int64(r.Size) != b.Bytes || !slices.Equal(r.Pools, b.Pools)):
 		return work.Refused, outcomeReason(wire.StatusBadLayout) // another block has the key here
 	case st == wire.StatusOK:
+		(*hinted)(w).describe(b)
 		return work.Present, ""
 	case st == wire.StatusClosed:
 		return work.Refused, work.ReasonClosed
 	case w.flights.under(ns, b.Key):
+		(*hinted)(w).describe(b)
 		return work.Coming, ""
 	}
 	return work.Absent, ""
@@ -127,6 +129,7 @@ func (w *workEngine) Fetch(_ context.Context, source string, blocks []work.Block
 	opt := FetchOptions{Sources: []string{source}, Move: move, OwnedOnly: true, Timeout: w.cfg.TransferTimeout}
 	keys, names, all := make([][]byte, len(blocks)), make([]string, len(blocks)), make([]int, len(blocks))
 	for i := range blocks {
+		(*hinted)(w).describe(&blocks[i]) // before its event
 		keys[i], names[i], all[i] = blocks[i].Key, string(blocks[i].Key), i
 		opt.Generations = append(opt.Generations, blocks[i].Generation)
 	}

@@ -48,7 +48,9 @@ type Peers struct {
 	Regions   *peer.Regions
 	// Resolver tells the keys of hashes that peers ask for: see Engine.Peers().Resolve.
 	// What has no complete block in this engine's own memory is a miss. nil: peers hear
-	// that this engine does not resolve hashes. Default that of Config.Hints.Adapter.
+	// that this engine does not resolve hashes. One that is a peer.Describer describes
+	// blocks as well. Default that of Config.Hints.Adapter, which does if it is a
+	// hints.Describer.
 	Resolver peer.Resolver
 
 	MaxPeers      int

@@ -30,3 +30,19 @@ type KeyAdapter interface {
 	// the adapter.
 	FromRouter(hash uint64) (Key, error)
 }
+
+// Describer is a KeyAdapter that knows what blocks mean to routers, their tokens or
+// their place in a chain, so that a block that is copied or moved to another engine is
+// as good to routers there as it was here. The rules of KeyAdapter hold for its methods.
+type Describer interface {
+	// AppendDescription appends what is to be told of a block of this engine to the
+	// one that will fetch it, in words of the adapter's own and at most limit bytes of
+	// them. Nothing: there is nothing to tell.
+	AppendDescription(dst []byte, limit int, k Key) []byte
+	// TakeDescription takes what the adapter of a peer has appended for a block,
+	// before the block comes here; it may not come, and it may be here already. The
+	// bytes are the peer's: they must be checked, are not to be kept, and count less
+	// than what this engine's own host has told. An error refuses them and harms
+	// nothing else.
+	TakeDescription(k Key, description []byte) error
+}

@@ -74,7 +74,8 @@ type Config struct {
 	// or all zero: not compared.
 	Fingerprint func(namespace string) [32]byte
 	// Resolver tells the keys of hashes that peers ask for, and has them answered by
-	// Records. nil: peers hear that this node does not resolve hashes.
+	// Records; one that is a Describer describes the blocks as well. nil: peers hear
+	// that this node does not resolve hashes.
 	Resolver Resolver
 	// ResolveTimeout is all the time that Resolve has. Default 5 s.
 	ResolveTimeout time.Duration

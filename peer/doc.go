@@ -47,6 +47,7 @@
 //   - Hashes of routers become keys at the source (Resolver), which claims nothing by
 //     that; each hash has its own answer, and what was resolved is asked for with the
 //     generation that it had. Resolving is the asking side, a machine like the others.
+//     Descriptions of blocks that come along (Describer) are passed on as they are.
 //   - A move removes the source's copy only while the destination is known to
 //     hold its own: the rules M1 to M7 (see Source and Dest).
 package peer

@@ -8,7 +8,7 @@ import (
 )
 
 // Resolution is what a source knows of one hash. With StatusOK the embedded fields
-// describe the block; else Status says why there is none: StatusMiss, StatusAmbiguous,
+// describe the block, Description in words that nobody has checked; else Status says why there is none: StatusMiss, StatusAmbiguous,
 // StatusAdapter, StatusSelf; or why there was no answer: StatusTimeout, StatusAborted,
 // StatusUnsupported and what else refusals say. Its slices are the caller's.
 type Resolution struct {

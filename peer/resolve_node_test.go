@@ -39,6 +39,13 @@ func (r *numbered) Resolve(hash uint64) (string, []byte, wire.Status) {
 	return "ns", []byte(keyOf(int(hash))), wire.StatusOK
 }
 
+// describing is numbered, and says of each block what its key is.
+type describing struct{ *numbered }
+
+func (describing) AppendDescription(dst []byte, limit int, namespace string, key []byte) []byte {
+	return fmt.Appendf(dst, "this is %s/%s", namespace, key)
+}
+
 func withResolver(r Resolver) nodeOption { return func(c *Config) { c.Resolver = r } }
 
 func hashesTo(n int) (hashes []uint64) {
@@ -82,7 +89,7 @@ func TestResolve(t *testing.T) {
 	for i := range 200 {
 		src.put(t, keyOf(i), 100+i)
 	}
-	a := openNode(t, src, withResolver(&numbered{}))
+	a := openNode(t, src, withResolver(describing{&numbered{}}))
 	b := openNode(t, newTable(t, 1, 4096, false))
 	hashes := hashesTo(1000)
 	slices.Reverse(hashes)
@@ -105,7 +112,13 @@ func TestResolve(t *testing.T) {
 			t.Fatalf("hash %d: %v by %x, want %v", r.Hash, r.Status, uint64(r.Source), want)
 		}
 		if want != wire.StatusOK {
+			if r.Description != nil {
+				t.Fatalf("hash %d, %v: described as %q", r.Hash, r.Status, r.Description)
+			}
 			continue
+		}
+		if want := "this is ns/" + keyOf(int(r.Hash)); string(r.Description) != want {
+			t.Fatalf("hash %d: described as %q, want %q", r.Hash, r.Description, want)
 		}
 		if got := src.blocks[keyOf(int(r.Hash))]; r.Namespace != "ns" || string(r.Key) != string(got.key) || r.Generation != got.gen || r.Size != uint64(got.size) {
 			t.Fatalf("hash %d: %+v", r.Hash, r)

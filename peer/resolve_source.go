@@ -23,6 +23,15 @@ type Resolver interface {
 	Resolve(hash uint64) (namespace string, key []byte, status wire.Status)
 }
 
+// Describer is a Resolver that also describes blocks, for the Resolver's counterpart in
+// the process that asks (Resolution.Description). What it says is opaque here.
+type Describer interface {
+	// AppendDescription appends what there is to say of a block that was resolved, at
+	// most limit bytes. More than that, and a panic, count as Stats.AdapterFailures,
+	// and the block goes without. It is called as Resolve is.
+	AppendDescription(dst []byte, limit int, namespace string, key []byte) []byte
+}
+
 // LookupRecords is the block table as hashes are resolved.
 type LookupRecords interface {
 	// Lookup describes the complete block that the table itself has under a key: the
@@ -32,12 +41,14 @@ type LookupRecords interface {
 }
 
 // AnswerHashes is a source's answer to a request of dest. failures counts the hashes
-// that the resolver could not tell, and fault is what one of them was like.
+// that the resolver could not tell, or not describe, and fault is what one of them was
+// like.
 //
 // Source and destination that are one process are told so before anything is looked
 // up.
 func AnswerHashes(self Incarnation, resolver Resolver, rec LookupRecords, m *wire.ResolveHashes) (answer *wire.HashesResolved, failures int, fault string) {
 	answer = &wire.HashesResolved{Source: uint64(self), Dest: m.Dest, Items: make([]wire.Resolved, len(m.Hashes))}
+	describer, _ := resolver.(Describer)
 	for i, hash := range m.Hashes {
 		r := &answer.Items[i]
 		if Incarnation(m.Dest) == self {
@@ -53,6 +64,14 @@ func AnswerHashes(self Incarnation, resolver Resolver, rec LookupRecords, m *wir
 		}
 		if s := rec.Lookup(r.Namespace, r.Key, r); s != wire.StatusOK {
 			*r = wire.Resolved{Status: s}
+			continue
+		}
+		if describer == nil {
+			continue
+		}
+		if what := describeOne(describer, r); what != "" {
+			r.Description = nil
+			failures, fault = failures+1, what
 		}
 	}
 	return answer, failures, fault
@@ -78,6 +97,20 @@ func resolveOne(resolver Resolver, hash uint64, r *wire.Resolved) (fault string)
 		return fmt.Sprintf("a namespace that cannot be one: %.40q", namespace)
 	}
 	*r = wire.Resolved{Namespace: namespace, Key: append([]byte(nil), key...)}
+	return ""
+}
+
+// describeOne has a block described. fault is not empty when that has failed.
+func describeOne(d Describer, r *wire.Resolved) (fault string) {
+	defer func() {
+		if p := recover(); p != nil {
+			fault = fmt.Sprintf("panic: %v", p)
+		}
+	}()
+	r.Description = d.AppendDescription(nil, wire.MaxDescription, r.Namespace, r.Key)
+	if n := len(r.Description); n > wire.MaxDescription {
+		return fmt.Sprintf("a description of %d bytes; %d are possible", n, wire.MaxDescription)
+	}
 	return ""
 }
 
@@ -173,5 +206,5 @@ func (n *Node) complain(failures int, fault string) {
 	if (last == 0 || now-last >= int64(time.Second)) && n.complained.CompareAndSwap(last, now) {
 		level = slog.LevelWarn
 	}
-	n.log.Log(n.ctx, level, "hashes could not be resolved: the adapter failed", "hashes", failures, "one of them", fault, "failures", n.count.adapter.Load())
+	n.log.Log(n.ctx, level, "the key adapter failed: hashes are not resolved, or not described", "hashes", failures, "one of them", fault, "failures", n.count.adapter.Load())
 }

@@ -76,6 +76,57 @@ func TestAnswerHashes(t *testing.T) {
 	}
 }
 
+// describes is an adapter that also says something of some keys.
+type describes struct {
+	adapter
+	say map[string]func(limit int) []byte
+}
+
+func (d describes) AppendDescription(dst []byte, limit int, namespace string, key []byte) []byte {
+	if f := d.say[namespace+"/"+string(key)]; f != nil {
+		return append(dst, f(limit)...)
+	}
+	return dst
+}
+
+// What is said of a block goes with its answer, up to the limit; what cannot be said
+// costs the description, not the block.
+func TestAnswerHashesDescribed(t *testing.T) {
+	long := func(limit int) []byte { return slices.Repeat([]byte{7}, limit) }
+	d := describes{adapter{}, map[string]func(int) []byte{
+		"ns/one": func(int) []byte { return []byte("about one") }, "ns/long": long,
+		"ns/longer": func(limit int) []byte { return long(limit + 1) },
+		"ns/broken": func(int) []byte { panic("no such page") },
+		"ns/gone": func(int) []byte {
+			t.Error("a block that is not here is described")
+			return nil
+		},
+	}}
+	keys := []string{"one", "long", "longer", "broken", "silent", "gone"}
+	rec := lookups{}
+	m := &wire.ResolveHashes{Dest: 2}
+	for i, k := range keys {
+		d.adapter[uint64(i)] = known(k)
+		m.Hashes = append(m.Hashes, uint64(i))
+		if k != "gone" {
+			rec["ns/"+k] = wire.Resolved{Generation: 7, Size: 100}
+		}
+	}
+	got, failures, fault := AnswerHashes(1, d, rec, m)
+	for i, want := range []int{len("about one"), wire.MaxDescription, 0, 0, 0} {
+		r := &got.Items[i]
+		if r.Status != wire.StatusOK || string(r.Key) != keys[i] || r.Generation != 7 || len(r.Description) != want {
+			t.Errorf("%s: %v, key %q, a description of %d bytes, want %d", keys[i], r.Status, r.Key, len(r.Description), want)
+		}
+	}
+	if string(got.Items[0].Description) != "about one" || got.Items[5].Status != wire.StatusMiss || failures != 2 || !strings.Contains(fault, "no such page") {
+		t.Errorf("%q, %v, %d failures, %q", got.Items[0].Description, got.Items[5].Status, failures, fault)
+	}
+	if _, _, _, err := wire.Next(got.Append(nil, 1)); err != nil {
+		t.Error(err)
+	}
+}
+
 // A source that is asked by itself looks nothing up.
 func TestAnswerHashesSelf(t *testing.T) {
 	a := adapter{1: func() (string, []byte, wire.Status) {

@@ -23,7 +23,8 @@ type Stats struct {
 	// as the source.
 	Taken, Given Moves
 	// Hashes are those that peers have asked to resolve and that were answered, whatever
-	// the answer; AdapterFailures those among them that the Resolver could not tell.
+	// the answer; AdapterFailures those among them that the Resolver could not tell,
+	// or not describe.
 	Hashes, AdapterFailures uint64
 	Posted                  int64 // bytes of memory that the routes may write, now
 	Quarantined             int64 // bytes of those that are beyond their time, now

@@ -1,8 +1,9 @@
 package wire
 
 // Describe says what blocks mean to an inference engine, so that the events that the
-// node publishes to routers describe themselves. The answer is Statuses: StatusOK, or
-// StatusMiss for a key that is not resident.
+// node publishes to routers describe themselves: of blocks that are resident, and of those
+// that will be soon. The answer is Statuses: StatusOK; StatusBadKey for a key that routers
+// do not know, or by another hash; StatusBadLayout for tokens that are not one block's.
 type Describe struct {
 	BlockSize uint32 // tokens of one block
 	LoRA      string // the adapter's name; empty: none

@@ -4,15 +4,19 @@ package wire
 // hashes of routers. Nothing is claimed by them: what was resolved is asked for by
 // Start, with its generation.
 
-// MaxHashes is the most hashes of one request, so that the longest answer fits a
-// frame. Of the longest, 199 would; 128 are those of one operation.
-const MaxHashes = 128
+// Limits of one request and its answer, so that the longest answer fits a frame: with 64
+// hashes there is room for 2823 bytes of each description. What one is to hold are the
+// ids of 512 tokens, 4 bytes each, and names of 512 bytes.
+const (
+	MaxHashes      = 64
+	MaxDescription = 2816
+)
 
 const (
 	resolvedSize = 2 // the shortest element: all else is there for StatusOK only
 
 	resolveMax  = 8 + 4 + 8*MaxHashes
-	resolvedMax = bothSize + 4 + MaxHashes*(resolvedSize+2+MaxName+2+MaxKey+4+8+2+2+2+MaxPieces)
+	resolvedMax = bothSize + 4 + MaxHashes*(resolvedSize+2+MaxName+2+MaxKey+4+8+2+2+2+MaxPieces+2+MaxDescription)
 )
 
 const _ = uint(MaxPayload - resolvedMax) // it fits
@@ -77,6 +81,9 @@ type Resolved struct {
 	Parts      uint16 // of the group that it belongs to; 0: none
 	Part       uint16 // its place in the group, from 0; the leader is the last
 	Pools      []byte // of each piece, in order; empty: size classes, one piece
+	// Description says what the block means to routers, in the words of the key
+	// adapters of both sides: to others it is opaque. Empty: nothing is told.
+	Description []byte
 }
 
 func (r *Resolved) fields(c *coder) {
@@ -94,6 +101,7 @@ func (r *Resolved) fields(c *coder) {
 	u16(c, &r.Parts, "parts")
 	u16(c, &r.Part, "part")
 	c.bytes(&r.Pools, 0, MaxPieces, "pools")
+	c.bytes(&r.Description, 0, MaxDescription, "description")
 }
 
 // Append appends the frame to dst.

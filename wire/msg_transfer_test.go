@@ -36,7 +36,7 @@ func stated(i uint32) ItemStatus { return ItemStatus{i, StatusGroup} }
 func accepted(i uint32) Accepted { return Accepted{i, bytesOf(MaxDesc)} }
 func wantedLong(i uint32) Wanted { return Wanted{bytesOf(MaxKey), i} }
 func resolvedLong(i uint32) Resolved {
-	return Resolved{0, longName(), bytesOf(MaxKey), i, 1<<64 - 1, 1<<16 - 1, 1<<16 - 1, bytesOf(MaxPieces)}
+	return Resolved{0, longName(), bytesOf(MaxKey), i, 1<<64 - 1, 1<<16 - 1, 1<<16 - 1, bytesOf(MaxPieces), bytesOf(MaxDescription)}
 }
 func longName() string   { return strings.Repeat("n", MaxName) }
 func longInfo() PeerInfo { return PeerInfo{longName(), longName(), [16]byte{15: 1}, bytesOf(MaxUCX)} }
@@ -130,11 +130,12 @@ var tooMuch = []tooMuchCase{
 	{&PeerHello{PeerInfo: PeerInfo{UCX: bytesOf(MaxUCX + 1)}}, zeros(2+2+16) + "0120", MaxUCX + 1, 1, "PEER_HELLO: ucx: too long: 8193, limit 8192"},
 	{&PeerWelcome{Local: longName() + "n"}, zeros(2+2+16+2+1+8) + "0001", MaxName + 1, 1, "PEER_WELCOME: local: too long: 256, limit 255"},
 	{&PeerQuery{Keys: make([][]byte, MaxList+1)}, zeros(2) + "01200000", MaxList + 1, 3, "PEER_QUERY: keys: too many: 8193, limit 8192"},
-	{&ResolveHashes{Hashes: make([]uint64, MaxHashes+1)}, zeros(8) + "81000000", MaxHashes + 1, 8, "RESOLVE_HASHES: hashes: too many: 129, limit 128"},
-	{&HashesResolved{Items: ofEach(MaxHashes+1, resolvedLong)}, both + "81000000", MaxHashes + 1, resolvedSize, "HASHES_RESOLVED: items: too many: 129, limit 128"},
+	{&ResolveHashes{Hashes: make([]uint64, MaxHashes+1)}, zeros(8) + "41000000", MaxHashes + 1, 8, "RESOLVE_HASHES: hashes: too many: 65, limit 64"},
+	{&HashesResolved{Items: ofEach(MaxHashes+1, resolvedLong)}, both + "41000000", MaxHashes + 1, resolvedSize, "HASHES_RESOLVED: items: too many: 65, limit 64"},
 	{&HashesResolved{Items: []Resolved{{Namespace: longName() + "n", Key: bytesOf(1)}}}, both + "01000000" + "0000" + "0001", MaxName + 1, 1, "HASHES_RESOLVED: namespace: too long: 256, limit 255"},
 	{&HashesResolved{Items: []Resolved{{}}}, both + "01000000" + zeros(2+2+2), 0, 0, "HASHES_RESOLVED: key: too short: 0, limit 1"},
 	{&HashesResolved{Items: []Resolved{{Key: bytesOf(1), Pools: bytesOf(MaxPieces + 1)}}}, both + "01000000" + zeros(2+2) + "010000" + zeros(4+8+2+2) + "2000", MaxPieces + 1, 1, "HASHES_RESOLVED: pools: too long: 32, limit 31"},
+	{&HashesResolved{Items: []Resolved{{Key: bytesOf(1), Description: bytesOf(MaxDescription + 1)}}}, both + "01000000" + zeros(2+2) + "010000" + zeros(4+8+2+2+2) + "010b", MaxDescription + 1, 1, "HASHES_RESOLVED: description: too long: 2817, limit 2816"},
 	{&Outcomes{Items: []OutcomeItem{{Hashes: make([]uint64, MaxOutcomeHashes+1)}}}, zeros(8+1) + "01000000" + zeros(8+8+2+2+4+2+2+4+1) + "017d0000", MaxOutcomeHashes + 1, 8, "OUTCOMES: hashes: too many: 32001, limit 32000"},
 	{&Describe{Blocks: []Description{{}}}, zeros(4+2) + "01000000" + "0000", descriptionSize, 1, "DESCRIBE: key: too short: 0, limit 1"},
 	{&Describe{LoRA: longName() + "n"}, zeros(4) + "0001", MaxName + 1, 1, "DESCRIBE: lora: too long: 256, limit 255"},

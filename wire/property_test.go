@@ -144,7 +144,7 @@ func resolved(t *rapid.T) Resolved {
 	if s := Status(rapid.Uint16Max(3).Draw(t, "status")); s != StatusOK {
 		return Resolved{Status: s}
 	}
-	return Resolved{0, text(t, 0, MaxName), key(t), u(t), id(t), uint16(u(t)), uint16(u(t)), some(t, 0, MaxPieces)}
+	return Resolved{0, text(t, 0, MaxName), key(t), u(t), id(t), uint16(u(t)), uint16(u(t)), some(t, 0, MaxPieces), some(t, 0, MaxDescription)}
 }
 func outcome(t *rapid.T) OutcomeItem {
 	stage := OutcomeStage(rapid.Uint8().Draw(t, "stage"))

@@ -159,7 +159,7 @@ func TestExamples(t *testing.T) {
 		}},
 		&ResolveHashes{Dest: d, Hashes: []uint64{0x1111111111111111, 0x2222222222222222, 0x3333333333333333}},
 		&HashesResolved{Source: s, Dest: d, Items: []Resolved{
-			{Namespace: "chat", Key: keys[0], Generation: 7, Size: 65536, Parts: 2, Part: 1, Pools: []byte{3, 1}},
+			{Namespace: "chat", Key: keys[0], Generation: 7, Size: 65536, Parts: 2, Part: 1, Pools: []byte{3, 1}, Description: []byte{0xd1, 0xd2, 0xd3}},
 			{Status: StatusAmbiguous}, {Status: StatusMiss},
 		}},
 		&PeerHello{

@@ -47,13 +47,13 @@ func (c *routerdemoCmd) Run(e *env) error {
 			distinct[id] = true
 		}
 	}
-	slots := max(64, len(distinct)*c.Share/100)
+	slots := max(64, len(distinct)*c.Share/100, int(1<<20/block)) // a node has 1 MiB at least
 	p := newProgress(e.stderr, c.Quiet)
 	defer p.clear()
 	begun := time.Now()
 	var runs []*fleetRun
 	for _, hinted := range []bool{false, true} {
-		run, err := c.run(e, p, requests, int(block), slots, hinted)
+		run, err := c.run(e.ctx, p, requests, int(block), slots, hinted)
 		if err != nil {
 			p.clear()
 			return err
@@ -86,15 +86,15 @@ func related(all []trace.Request, most int) (out []trace.Request) {
 }
 
 // run sends all requests through fresh nodes.
-func (c *routerdemoCmd) run(e *env, p *progress, requests []trace.Request, block, slots int, hinted bool) (run *fleetRun, err error) {
-	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Minute)
+func (c *routerdemoCmd) run(ctx context.Context, p *progress, requests []trace.Request, block, slots int, hinted bool) (run *fleetRun, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	what := "without hints"
 	if hinted {
 		what = "with hints"
 	}
 	p.say("%s: %d nodes start", what, c.Nodes)
-	f, err := startFleet(ctx, e, c.Nodes, block, slots)
+	f, err := startFleet(ctx, c.Nodes, block, slots)
 	if err != nil {
 		return nil, err
 	}

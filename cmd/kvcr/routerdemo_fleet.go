@@ -28,8 +28,9 @@ const (
 	fleetTokens = 512 // of a trace's block
 	fleetRecipe = "dynamo/xxh3-1337/bs512"
 	// loadWeight is how many blocks of a prompt that are there make up for one block
-	// that the node has computed more than the least busy one.
-	loadWeight = 4
+	// that the node was given more than the least busy one. With hints 1, 2 and 4 reuse
+	// the same, all that one cache without end would; without hints 1 reuses most.
+	loadWeight = 1
 	// independentEvery is how many requests the router sends between two actions that
 	// belong to none, prefetchBlocks how many blocks of a prompt are prefetched.
 	independentEvery = 10
@@ -42,6 +43,7 @@ const (
 // fleetNode is one node, a process of kvcr serve, as the router sees it.
 type fleetNode struct {
 	cmd      *exec.Cmd
+	words    lastWords // what it says on its standard error
 	cl       *client.Client
 	consumer *events.Consumer
 	outcomes *client.OutcomeStream
@@ -52,7 +54,6 @@ type fleetNode struct {
 
 // fleet is the nodes and the router before them.
 type fleet struct {
-	env     *env
 	nodes   []*fleetNode
 	index   *plan.Index
 	scratch *plan.Scratch
@@ -82,9 +83,9 @@ type fleetRun struct {
 
 type fleetAction struct{ sent, blocks, copied, moved, kept, removed, present, failed int }
 
-func startFleet(ctx context.Context, e *env, nodes, block, slots int) (f *fleet, err error) {
+func startFleet(ctx context.Context, nodes, block, slots int) (f *fleet, err error) {
 	f = &fleet{
-		env: e, index: plan.New(plan.Config{}), hasher: &keys.Hasher{BlockSize: fleetTokens, Seed: keys.Seed}, block: block,
+		index: plan.New(plan.Config{}), hasher: &keys.Hasher{BlockSize: fleetTokens, Seed: keys.Seed}, block: block,
 		content: make([]byte, block), chains: map[uint64][]uint64{}, asked: map[uint64]int{}, users: map[uint64]int{}, ids: map[uint64]uint64{},
 	}
 	f.scratch = f.index.NewScratch()
@@ -95,7 +96,7 @@ func startFleet(ctx context.Context, e *env, nodes, block, slots int) (f *fleet,
 	}()
 	var members []plan.Member
 	for i := range nodes {
-		n, kvEvents, replay, err := startFleetNode(ctx, e, i, block, slots)
+		n, kvEvents, replay, err := startFleetNode(ctx, i, block, slots)
 		if n != nil {
 			f.nodes = append(f.nodes, n)
 		}
@@ -125,15 +126,15 @@ func startFleet(ctx context.Context, e *env, nodes, block, slots int) (f *fleet,
 }
 
 // startFleetNode runs kvcr serve, and says where it publishes events.
-func startFleetNode(ctx context.Context, e *env, i, block, slots int) (n *fleetNode, kvEvents, replay string, err error) {
+func startFleetNode(ctx context.Context, i, block, slots int) (n *fleetNode, kvEvents, replay string, err error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, "", "", err
 	}
-	n = &fleetNode{cmd: exec.CommandContext(ctx, exe, "serve", "--capacity", fmt.Sprint((slots+1)*block), "--block", fmt.Sprint(block), "--kind", "chained",
+	n = &fleetNode{cmd: exec.CommandContext(ctx, exe, "serve", "--capacity", fmt.Sprint((slots+1)*block), "--block", fmt.Sprint(block), "--kind", "chained", "--shards", "1",
 		"--resp", "", "--http", "", "--listen", "127.0.0.1:0", "--peer-listen", "tcp://127.0.0.1:0", "--log-level", "error",
 		"--hash-recipe", fleetRecipe, "--worker-id", fmt.Sprint(i), "--events", "tcp://127.0.0.1:0", "--events-replay", "tcp://127.0.0.1:0")}
-	n.cmd.Stderr = e.stderr
+	n.cmd.Stderr = &n.words
 	out, err := n.cmd.StdoutPipe()
 	if err != nil {
 		return nil, "", "", err
@@ -159,6 +160,16 @@ func startFleetNode(ctx context.Context, e *env, i, block, slots int) (n *fleetN
 	return n, said["events"], said["replay"], err
 }
 
+// lastWords keeps the end of what is written to it.
+type lastWords struct{ said []byte }
+
+func (w *lastWords) Write(p []byte) (int, error) {
+	const most = 4 << 10
+	w.said = append(w.said, p...)
+	w.said = w.said[max(0, len(w.said)-most):]
+	return len(p), nil
+}
+
 // stop ends the nodes, and returns when they have.
 func (f *fleet) stop() error {
 	var errs []error
@@ -177,7 +188,7 @@ func (f *fleet) stop() error {
 	for i, n := range f.nodes {
 		late := time.AfterFunc(demoPatience, func() { n.cmd.Process.Signal(syscall.SIGKILL) })
 		if err := n.cmd.Wait(); err != nil {
-			errs = append(errs, fmt.Errorf("node %d: %w", i, err))
+			errs = append(errs, fmt.Errorf("node %d: %w\n%s", i, err, n.words.said))
 		}
 		late.Stop()
 	}
@@ -270,6 +281,9 @@ func (f *fleet) request(ctx context.Context, run *fleetRun, number int, ids []ui
 			run.advised++
 		}
 	}
+	if err := f.describe(ctx, n, ids, blocks); err != nil {
+		return err
+	}
 	wanted := make([][]byte, len(blocks))
 	for i, b := range blocks {
 		wanted[i] = blockKey(b.Hash)
@@ -302,8 +316,11 @@ func (f *fleet) request(ctx context.Context, run *fleetRun, number int, ids []ui
 	}
 	local = min(local, prefix)
 	run.blocks, run.local, run.remote = run.blocks+len(ids), run.local+local, run.remote+prefix-local
-	if err := f.compute(ctx, n, ids, blocks, prefix); err != nil {
-		return err
+	for i := prefix; i < len(blocks); i++ { // what was not there is computed
+		if _, err := n.cl.Deposit(ctx, wanted[i], f.contentOf(blocks[i].Hash)); err != nil {
+			return err
+		}
+		f.ids[blocks[i].Hash] = ids[i]
 	}
 	n.assigned += len(ids)
 	if name != "" {
@@ -325,14 +342,13 @@ func (f *fleet) request(ctx context.Context, run *fleetRun, number int, ids []ui
 	return nil
 }
 
-// compute deposits the blocks from the first that was not there on, and tells the node
-// what they are.
-func (f *fleet) compute(ctx context.Context, n *fleetNode, ids []uint64, blocks []events.Block, from int) error {
-	const lot = 32
-	for ; from < len(blocks); from += lot {
+// describe tells the node of a request what the blocks of its prompt are, before any of
+// them is fetched or deposited: so the node's events about them say it as well.
+func (f *fleet) describe(ctx context.Context, n *fleetNode, ids []uint64, blocks []events.Block) error {
+	const lot = 64 // 132 KiB
+	for from := 0; from < len(blocks); from += lot {
 		d := wire.Describe{BlockSize: fleetTokens}
-		to := min(len(blocks), from+lot)
-		for i := from; i < to; i++ {
+		for i := from; i < min(len(blocks), from+lot); i++ {
 			b := wire.Description{Key: blockKey(blocks[i].Hash), Tokens: make([]uint32, fleetTokens)}
 			for j := range b.Tokens {
 				b.Tokens[j] = uint32(ids[i])
@@ -344,12 +360,6 @@ func (f *fleet) compute(ctx context.Context, n *fleetNode, ids []uint64, blocks 
 		}
 		if _, err := n.cl.Describe(ctx, &d); err != nil {
 			return err
-		}
-		for i := from; i < to; i++ {
-			if _, err := n.cl.Deposit(ctx, d.Blocks[i-from].Key, f.contentOf(blocks[i].Hash)); err != nil {
-				return err
-			}
-			f.ids[blocks[i].Hash] = ids[i]
 		}
 	}
 	return nil

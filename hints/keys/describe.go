@@ -18,7 +18,7 @@ type Description struct {
 	Local    uint64
 	HasLocal bool
 	// Parent is the hash, as routers know it, of the block before. Without HasParent
-	// the block begins a chain, unless the engine names a parent of it.
+	// the block begins a chain, unless the engine names a parent of it (Table.Place).
 	Parent    uint64
 	HasParent bool
 	// BlockSize in tokens. Default: the number of Tokens.
@@ -33,6 +33,16 @@ const (
 	maxNameText = 256
 )
 
+// teller is who says something of a block. A later one counts more.
+type teller uint8
+
+const (
+	nobody teller = iota
+	engine        // names parents, and says nothing else
+	peer
+	host
+)
+
 // record is a description in the table: without pointers.
 type record struct {
 	local, parent uint64
@@ -40,24 +50,27 @@ type record struct {
 	tokens        tokenRef
 	blockSize     uint32
 	lora, salt    uint32
+	by            teller // of engine there is a parent and nothing else
+	parentBy      teller // nobody: the record has no parent
 	hasLocal      bool
-	hasParent     bool
 	hasMedia      bool
 }
 
 // descriptions is the part of a Table that keeps them. Its methods are called with
 // the table's lock held.
 //
-// Invariant: each record is either the desc of exactly one entry, or in pending
-// once; never both.
+// Invariants: each record is either the desc of exactly one entry, or in one of the
+// pending lists once; never both. Those in pending are not by the engine.
 type descriptions struct {
 	records   slots[record]
-	described int // records in use
+	described int // records in use, but for those by the engine
 	media     map[uint32][]uint64
 	tokens    tokenStore
 	texts     names
 
-	pending    list.List // of pendingRecord, oldest first
+	// pending are of pendingRecord, oldest first: what the host has told, and what
+	// peers have, so that these cannot push out those.
+	pending    [2]list.List
 	pendingAt  map[string]*list.Element
 	maxPending int
 	maxAge     time.Duration
@@ -126,36 +139,106 @@ func (t *Table) Describe(namespace string, key []byte, d Description) error {
 	}
 	s, hash, ok := t.lookup(namespace, key)
 	if !ok {
-		return &Error{"key", fmt.Sprintf("%x of namespace %q", key[:min(len(key), 64)], namespace), "one that routers know", "see TableConfig.Styles"}
+		return unknownKey(namespace, key)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(d.Tokens) > 0 {
-		t.hasher.Seed = BlockSeed(d.LoRA, d.CacheNamespace)
-		local := t.hasher.Local(d.Tokens, d.Media)
-		if d.HasLocal && d.Local != local {
-			return &Error{"Description.Local", d.Local, fmt.Sprintf("%d by its Tokens, Media, LoRA and CacheNamespace", local), "compare the recipes: hash, seed and block size"}
-		}
-		d.Local, d.HasLocal = local, true
+	if err := t.follows(&d); err != nil {
+		return err
 	}
-	now := t.now()
-	t.expire(now)
-	id := t.record(d, now)
-	if at := t.find(s, hash, key); at != 0 {
-		e := t.entries.at(at)
-		t.forget(e.desc)
-		e.desc = id
-		return nil
-	}
-	t.park(t.pendingKey(s, key), id)
+	t.note(s, hash, key, &d, host)
 	return nil
 }
 
+func unknownKey(namespace string, key []byte) error {
+	return &Error{"key", fmt.Sprintf("%x of namespace %q", key[:min(len(key), 64)], namespace), "one that routers know", "see TableConfig.Styles"}
+}
+
+// follows fills in the local hash that follows from the tokens.
+func (t *descriptions) follows(d *Description) error {
+	if len(d.Tokens) == 0 {
+		return nil
+	}
+	t.hasher.Seed = BlockSeed(d.LoRA, d.CacheNamespace)
+	local := t.hasher.Local(d.Tokens, d.Media)
+	if d.HasLocal && d.Local != local {
+		return &Error{"Description.Local", d.Local, fmt.Sprintf("%d by its Tokens, Media, LoRA and CacheNamespace", local), "compare the recipes: hash, seed and block size"}
+	}
+	d.Local, d.HasLocal = local, true
+	return nil
+}
+
+// note keeps what somebody tells of a block, unless somebody who counts more has told.
+func (t *Table) note(s *space, hash uint64, key []byte, d *Description, by teller) {
+	now := t.now()
+	t.expire(now)
+	at := t.find(s, hash, key)
+	if at == 0 {
+		name := t.pendingKey(s, key)
+		if el := t.pendingAt[string(name)]; el != nil {
+			if t.records.at(el.Value.(*pendingRecord).id).by > by {
+				return
+			}
+			t.unpark(el)
+		}
+		t.park(name, t.record(d, by, now))
+		return
+	}
+	e := t.entries.at(at)
+	if e.desc != 0 && t.records.at(e.desc).by > by {
+		return
+	}
+	id := t.record(d, by, now)
+	if was := e.desc; was != 0 {
+		if old := t.records.at(was); old.parentBy == engine {
+			t.records.at(id).place(old.parent)
+		}
+		t.forget(was)
+	}
+	e.desc = id
+}
+
+// place notes the parent that the engine names, unless one was told.
+func (r *record) place(parent uint64) {
+	if r.parentBy <= engine {
+		r.parent, r.parentBy = parent, engine
+	}
+}
+
+// Place notes that the engine names a block's parent, for blocks of which nobody else
+// does. The table keeps it as long as the block is held. It is called after Stored, by
+// who calls that.
+func (t *Table) Place(namespace string, key, parent []byte) {
+	s, hash, ok := t.lookup(namespace, key)
+	if !ok {
+		return
+	}
+	before, ok := s.style.HashOfPart(parent)
+	if !ok || before == hash {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.find(s, hash, key)
+	if at == 0 {
+		return
+	}
+	e := t.entries.at(at)
+	if e.desc == 0 {
+		e.desc = t.records.take()
+		t.records.at(e.desc).by = engine
+	}
+	t.records.at(e.desc).place(before)
+}
+
 // record makes a record of a description.
-func (t *descriptions) record(d Description, now time.Duration) uint32 {
+func (t *descriptions) record(d *Description, by teller, now time.Duration) uint32 {
 	id := t.records.take()
 	r := t.records.at(id)
-	r.local, r.hasLocal, r.parent, r.hasParent = d.Local, d.HasLocal, d.Parent, d.HasParent
+	r.local, r.hasLocal, r.by = d.Local, d.HasLocal, by
+	if d.HasParent {
+		r.parent, r.parentBy = d.Parent, by
+	}
 	r.at, r.blockSize = now, uint32(d.BlockSize)
 	r.lora, r.salt = t.texts.use(d.LoRA), t.texts.use(d.CacheNamespace)
 	var ok bool
@@ -182,8 +265,10 @@ func (t *descriptions) forget(id uint32) {
 	if r.hasMedia {
 		delete(t.media, id)
 	}
+	if r.by > engine {
+		t.described--
+	}
 	t.records.put(id)
-	t.described--
 }
 
 func (t *descriptions) scratch() []byte { return t.buf[:0] }
@@ -204,44 +289,54 @@ func (t *descriptions) pendingName(space uint16, key []byte) []byte {
 	return b
 }
 
-// park keeps a record for a key that is not resident.
-func (t *descriptions) park(name []byte, id uint32) {
-	if el := t.pendingAt[string(name)]; el != nil {
-		p := el.Value.(*pendingRecord)
-		t.forget(p.id)
-		p.id = id
-		t.pending.MoveToBack(el)
-		return
+// pendingOf is where the records of a teller wait.
+func (t *descriptions) pendingOf(id uint32) *list.List {
+	if t.records.at(id).by == host {
+		return &t.pending[0]
 	}
-	if t.pending.Len() >= t.maxPending {
-		t.expired++
-		t.unpark(t.pending.Front())
-	}
-	p := &pendingRecord{string(name), id}
-	t.pendingAt[p.key] = t.pending.PushBack(p)
+	return &t.pending[1]
 }
 
-func (t *descriptions) unpark(el *list.Element) {
-	p := t.pending.Remove(el).(*pendingRecord)
+// park keeps a record for a key that is not resident, and has none there.
+func (t *descriptions) park(name []byte, id uint32) {
+	pending := t.pendingOf(id)
+	if pending.Len() >= t.maxPending {
+		t.expired++
+		t.unpark(pending.Front())
+	}
+	p := &pendingRecord{string(name), id}
+	t.pendingAt[p.key] = pending.PushBack(p)
+}
+
+// unpark forgets a record that waits.
+func (t *descriptions) unpark(el *list.Element) { t.forget(t.take(el)) }
+
+// take takes a record from where it waits.
+func (t *descriptions) take(el *list.Element) uint32 {
+	p := el.Value.(*pendingRecord)
+	t.pendingOf(p.id).Remove(el)
 	delete(t.pendingAt, p.key)
-	t.forget(p.id)
+	return p.id
 }
 
 // expire drops pending records by age. One that was given long ago and pushed back
 // by a block that left may be behind younger ones; it goes with them.
 func (t *descriptions) expire(now time.Duration) {
-	for el := t.pending.Front(); el != nil; el = t.pending.Front() {
-		if now-t.records.at(el.Value.(*pendingRecord).id).at < t.maxAge {
-			return
+	for i := range t.pending {
+		pending := &t.pending[i]
+		for el := pending.Front(); el != nil; el = pending.Front() {
+			if now-t.records.at(el.Value.(*pendingRecord).id).at < t.maxAge {
+				break
+			}
+			t.expired++
+			t.unpark(el)
 		}
-		t.expired++
-		t.unpark(el)
 	}
 }
 
 // adopt takes what is pending for a key that has become resident.
 func (t *descriptions) adopt(s *space, key []byte) uint32 {
-	if t.pending.Len() == 0 {
+	if len(t.pendingAt) == 0 {
 		return 0
 	}
 	t.expire(t.now())
@@ -249,17 +344,15 @@ func (t *descriptions) adopt(s *space, key []byte) uint32 {
 	if el == nil {
 		return 0
 	}
-	p := t.pending.Remove(el).(*pendingRecord)
-	delete(t.pendingAt, p.key)
-	return p.id
+	return t.take(el)
 }
 
-// keepPending keeps the record of a block that left, if it is young: the host may
-// have given it for the block's next life while this one was on its way out.
+// keepPending keeps the record of a block that left, if it is young: it may have been
+// given for the block's next life while this one was on its way out.
 func (t *descriptions) keepPending(s *space, key []byte, id uint32) {
 	now := t.now()
 	t.expire(now)
-	if now-t.records.at(id).at >= t.maxAge {
+	if r := t.records.at(id); r.by == engine || now-r.at >= t.maxAge {
 		t.forget(id)
 		return
 	}
@@ -268,30 +361,46 @@ func (t *descriptions) keepPending(s *space, key []byte, id uint32) {
 
 // Description returns what is known about a block, resident or not, with the
 // tokens appended to tokens. Media is shared and must not be changed. told: the host
-// has described it; without that there is a local hash at most, of a key that has it.
+// has described it, or a peer; without that there are at most a local hash, of a key
+// that has it, and a parent that the engine names.
 func (t *Table) Description(namespace string, key []byte, tokens []uint32) (d Description, told bool) {
 	s, hash, ok := t.lookup(namespace, key)
 	if !ok {
 		return d, false
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	d, told = t.describing(s, hash, key)
+	d.Tokens = append(tokens, d.Tokens...)[len(tokens):]
+	return d, told
+}
+
+// describing is Description with the tokens in place. mu held, for reading at least.
+func (t *Table) describing(s *space, hash uint64, key []byte) (d Description, told bool) {
 	var id uint32
 	if at := t.find(s, hash, key); at != 0 {
 		id = t.entries.at(at).desc
-	} else if el := t.pendingAt[string(t.pendingKey(s, key))]; el != nil {
-		id = el.Value.(*pendingRecord).id
+	} else if len(t.pendingAt) > 0 {
+		var b [2 + maxKey]byte
+		if el := t.pendingAt[string(appendPendingName(b[:0], s.n, key))]; el != nil {
+			id = el.Value.(*pendingRecord).id
+		}
 	}
 	if id != 0 {
 		r := t.records.at(id)
+		told = r.by > engine
 		d = Description{
-			Tokens: append(tokens, t.tokens.get(r.tokens)...)[len(tokens):], Media: t.media[id],
-			Local: r.local, HasLocal: r.hasLocal, Parent: r.parent, HasParent: r.hasParent,
+			Tokens: t.tokens.get(r.tokens), Media: t.media[id],
+			Local: r.local, HasLocal: r.hasLocal, Parent: r.parent, HasParent: r.parentBy != nobody,
 			BlockSize: int(r.blockSize), LoRA: t.texts.text(r.lora), CacheNamespace: t.texts.text(r.salt),
 		}
 	}
 	if !d.HasLocal {
 		d.Local, d.HasLocal = s.style.Local(key)
 	}
-	return d, id != 0
+	return d, told
+}
+
+func appendPendingName(dst []byte, space uint16, key []byte) []byte {
+	return append(binary.BigEndian.AppendUint16(dst, space), key...)
 }

@@ -33,6 +33,13 @@
 // A Dynamo key without a local hash follows from its hash alone. All others are found
 // through a Table, which holds every key that is resident in the engine.
 //
+// # Descriptions
+//
+// Routers match a prompt with blocks by their tokens and their places in a chain. Neither
+// follows from a key, as a rule: the host program tells (Table.Describe), for blocks that
+// it deposits, and for those that it is about to have fetched. Of blocks that hints bring
+// here the Table of the peer tells (Table.AppendDescription and TakeDescription).
+//
 // # Recipes
 //
 // Two processes find each other's blocks only if they make keys alike. A Recipe

@@ -33,7 +33,10 @@ type Feed interface {
 func (t *Table) Follow(ctx context.Context, feed Feed) error {
 	for {
 		sync := t.Resync()
-		if err := feed.Snapshot(func(c Change) { sync.Stored(c.Namespace, c.Key, c.Tier) }); err != nil {
+		if err := feed.Snapshot(func(c Change) {
+			sync.Stored(c.Namespace, c.Key, c.Tier)
+			t.placed(&c)
+		}); err != nil {
 			return err
 		}
 		sync.Done(nil)
@@ -53,9 +56,17 @@ func (t *Table) follow(ctx context.Context, feed Feed) error {
 		}
 		if c.Stored {
 			t.Stored(c.Namespace, c.Key, c.Tier)
+			t.placed(&c)
 		} else {
 			t.Removed(c.Namespace, c.Key, c.Tier)
 		}
+	}
+}
+
+// placed notes the parent that a change names.
+func (t *Table) placed(c *Change) {
+	if c.Parent != nil {
+		t.Place(c.Namespace, c.Key, c.Parent)
 	}
 }
 

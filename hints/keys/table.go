@@ -17,9 +17,9 @@ type TableConfig struct {
 	Styles map[string]Style
 	// MaxKeys caps the keys held; see ErrIncomplete. Default 1<<25, at most 1<<30.
 	MaxKeys int
-	// MaxPending caps the descriptions of blocks that are not resident, and
-	// PendingAge how long one is kept: beyond either the oldest are dropped.
-	// Default 16,384 and one minute.
+	// MaxPending caps the descriptions of blocks that are not resident, those that the
+	// host has told and those of peers each, and PendingAge how long one is kept:
+	// beyond either the oldest are dropped. Default 16,384 and one minute.
 	MaxPending int
 	PendingAge time.Duration
 	// MaxTokenBytes caps the memory for the token ids of described blocks. Beyond
@@ -28,16 +28,17 @@ type TableConfig struct {
 }
 
 // Table holds every key that is resident in an engine, by the hash that routers
-// know it by, and what the host program has told about blocks. It is a
-// hints.KeyAdapter; any goroutine may call any method.
+// know it by, and what the host program and peers have told about blocks. It is a
+// hints.KeyAdapter, and a hints.Describer; any goroutine may call any method.
 //
 // It is fed with the engine's inventory: by Follow, by a publisher (package
-// publish), or by Stored and Removed. One of them, since the changes of a key have
-// an order.
+// publish), or by Stored, Place and Removed. One of them, since the changes of a key
+// have an order.
 //
 // For each key it holds 64 bytes and its place in a map, about 100 bytes in all
-// (longer keys than 41 bytes beside that); a description takes 48 more, and 4 for
-// each token. None of it has pointers for the garbage collector to follow.
+// (longer keys than 41 bytes beside that); a description, or a parent that the engine
+// names, takes 48 more, and 4 for each token. None of it has pointers for the garbage
+// collector to follow.
 //
 // Invariants: index[h] begins the chain of all keys with hash h, in no order; a key
 // is in the table at most once, with the tiers it lies in; a key without a tier is
@@ -502,7 +503,7 @@ func (t *Table) Stats() TableStats {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return TableStats{
-		Keys: t.keys, Ambiguous: t.shared, Described: t.described - t.pending.Len(), Pending: t.pending.Len(), TokenBytes: t.tokens.bytes,
+		Keys: t.keys, Ambiguous: t.shared, Described: t.described - len(t.pendingAt), Pending: len(t.pendingAt), TokenBytes: t.tokens.bytes,
 		Foreign: t.counts.foreign, Unknown: t.counts.unknown, Refused: t.counts.refused, Snapshots: t.counts.snapshots, Gaps: t.counts.gaps,
 		Expired: t.expired, Tokenless: t.tokenless,
 	}

@@ -472,10 +472,14 @@ func TestFollow(t *testing.T) {
 	change := func(hash uint64, stored bool) Change {
 		return Change{Namespace: "a", Key: digestOf(hash, 1), Tier: dram, Stored: stored}
 	}
+	after := func(parent uint64, c Change) Change {
+		c.Parent = digestOf(parent, 1)
+		return c
+	}
 	end := errors.New("the end")
 	feed := &script{
-		snapshots: [][]Change{{change(1, true), change(2, true)}, {change(3, true), change(2, true)}},
-		steps:     []any{change(1, false), change(4, true), fmt.Errorf("lost: %w", ErrGap), change(5, true), end},
+		snapshots: [][]Change{{change(1, true), change(2, true)}, {after(9, change(3, true)), change(2, true)}},
+		steps:     []any{change(1, false), change(4, true), fmt.Errorf("lost: %w", ErrGap), after(3, change(5, true)), end},
 	}
 	if err := tab.Follow(context.Background(), feed); !errors.Is(err, end) {
 		t.Errorf("Follow: %v", err)
@@ -483,6 +487,11 @@ func TestFollow(t *testing.T) {
 	for h, want := range []bool{1: false, 2: true, 3: true, 4: false, 5: true} {
 		if _, err := tab.FromRouter(uint64(h)); (err == nil) != want {
 			t.Errorf("hash %d: %v, want it held: %v", h, err, want)
+		}
+	}
+	for h, want := range map[uint64]uint64{2: 0, 3: 9, 5: 3} {
+		if d, _ := tab.Description("a", digestOf(h, 1), nil); d.Parent != want || d.HasParent != (want != 0) {
+			t.Errorf("hash %d: %+v, want the parent %d", h, d, want)
 		}
 	}
 	if s := tab.Stats(); s.Gaps != 1 || s.Snapshots != 2 || s.Keys != 3 {
@@ -527,13 +536,22 @@ func TestTableConcurrently(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(g), 2))
 			for running() {
 				h := rng.Uint64N(200)
-				d := Description{Tokens: []uint32{uint32(h), 1, 2}, Parent: h, HasParent: true, LoRA: fmt.Sprint("l", h%7)}
+				d := Description{Tokens: []uint32{uint32(h), 1, 2}, Parent: h + 1000, HasParent: true, LoRA: fmt.Sprint("l", h%7)}
 				if err := tab.Describe("a", digestOf(h, 0), d); err != nil {
 					t.Error(err)
 				}
 				got, ok := tab.Description("a", digestOf(h, 0), nil)
-				if ok && (got.Parent != h || got.Tokens[0] != uint32(h) || got.LoRA != d.LoRA) {
+				if ok && (got.Parent != h+1000 || got.Tokens[0] != uint32(h) || got.LoRA != d.LoRA) {
 					t.Errorf("described %+v, read %+v", d, got)
+				}
+				d.BlockSize = 3
+				k := hints.Key{Namespace: "a", Key: digestOf(h, 0)}
+				said := d.appendTravel(nil) // by a peer it may come once more, and is the same
+				if b := tab.AppendDescription(nil, 100, k); len(b) > 0 && !bytes.Equal(b, said) {
+					t.Errorf("%+v travels as %x", d, b)
+				}
+				if err := tab.TakeDescription(k, said); err != nil {
+					t.Error(err)
 				}
 			}
 		}()

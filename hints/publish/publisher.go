@@ -227,6 +227,9 @@ func (p *Publisher) change(ev *kvcr.Event) {
 		return
 	}
 	hash, effect := p.cfg.Table.Stored(ev.Namespace, ev.Key, tier)
+	if ev.Parent != nil {
+		p.cfg.Table.Place(ev.Namespace, ev.Key, ev.Parent)
+	}
 	if p.count(effect) {
 		p.stored(ev.Namespace, ev.Key, ev.Parent, tier, hash)
 	}

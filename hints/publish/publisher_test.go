@@ -521,6 +521,27 @@ func TestPlaceIsNotGuessed(t *testing.T) {
 	}
 }
 
+// What the engine says of a block's place is kept for those who fetch the block, whether
+// it was heard in an event or in a snapshot.
+func TestPlaceIsKept(t *testing.T) {
+	bs, items := chainOf(1, 3)
+	more, others := chainOf(2, 2)
+	r := open(t, rigOptions{before: func(r *rig) { r.deposit(items, kvcr.DepositOptions{}) }})
+	r.router.waitFor(hashesOf(bs)...)
+	r.deposit(others, kvcr.DepositOptions{})
+	r.router.waitFor(append(hashesOf(bs), hashesOf(more)...)...)
+	r.stop()
+	for _, c := range []struct {
+		key    []byte
+		parent uint64
+	}{{items[1].Key, bs[0].Hash}, {items[2].Key, bs[1].Hash}, {others[1].Key, more[0].Hash}} {
+		d, told := r.table.Description("kv", c.key, nil)
+		if told || !d.HasParent || d.Parent != c.parent {
+			t.Errorf("%x: %+v, told: %v; want the parent %d", c.key, d, told, c.parent)
+		}
+	}
+}
+
 // Of the parts of a group one stands for the block.
 func TestGroups(t *testing.T) {
 	r := open(t, rigOptions{styles: map[string]keys.Style{"kv": keys.Dynamo{WithLocal: true, Suffix: "/kv"}}})

@@ -32,6 +32,9 @@ func (p *Publisher) snapshot(ctx context.Context, sub *kvcr.Subscription) error 
 			continue
 		}
 		hash, effect, first := sync.Stored(en.Namespace, en.Key, tier)
+		if en.Parent != nil {
+			p.cfg.Table.Place(en.Namespace, en.Key, en.Parent)
+		}
 		switch {
 		case effect == keys.Foreign || effect == keys.Refused:
 			p.count(effect)

@@ -22,6 +22,8 @@ type Block struct {
 	Bytes      int64  // of payload
 	Pools      []byte // of its pieces
 	Follows    bool   // it is to arrive together with the one before: they are of one group
+	// Description is what the source says that the block means, for the engine alone.
+	Description []byte
 }
 
 // Standing is how a block stands here.
@@ -49,7 +51,8 @@ type Engine interface {
 	// Resolve asks a source which blocks have the hashes: one Block for each, in
 	// order; or, when it is of no use at all, why. It returns when ctx ends.
 	Resolve(ctx context.Context, source string, hashes []uint64) (blocks []Block, reason string)
-	// Look says how a block stands here, and of a refused one why.
+	// Look says how a block stands here, and of a refused one why. It may change b,
+	// which is the one that Fetch gets.
 	Look(b *Block) (s Standing, reason string)
 	// Await calls ended once nobody fetches the block any more.
 	Await(b *Block, ended func())

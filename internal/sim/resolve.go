@@ -39,6 +39,7 @@ type said struct {
 	key    int
 	gen    uint32
 	data   words
+	about  string
 }
 
 // resolving is one list of hashes that a destination asks for.
@@ -74,6 +75,10 @@ func (a sourceAdapter) Lookup(_ string, key []byte, r *wire.Resolved) wire.Statu
 	return wire.StatusOK
 }
 
+func (a sourceAdapter) AppendDescription(dst []byte, _ int, _ string, key []byte) []byte {
+	return fmt.Appendf(dst, "%s of %x, generation %d", key, uint64(a.s.n.inc), a.s.tab.blocks[a.s.tab.keyOf(key)].gen)
+}
+
 // resolve answers a request for hashes, when the source comes to it.
 func (s *srcSide) resolve(c *conn, id uint64, m *wire.ResolveHashes) {
 	w := s.n.w
@@ -84,7 +89,7 @@ func (s *srcSide) resolve(c *conn, id uint64, m *wire.ResolveHashes) {
 		}
 		for i, hash := range m.Hashes {
 			r := answer.Items[i]
-			a := said{at: w.now, source: s.n.inc, hash: hash, status: r.Status, gen: r.Generation}
+			a := said{at: w.now, source: s.n.inc, hash: hash, status: r.Status, gen: r.Generation, about: string(r.Description)}
 			if r.Status == wire.StatusOK {
 				a.key = s.tab.keyOf(r.Key)
 				a.data = s.tab.blocks[a.key].slot.data
@@ -190,7 +195,7 @@ func (w *world) wasSaid(r *resolving, a *peer.Resolution) (said, bool) {
 		if s.at < r.begun || s.source != a.Source || s.hash != a.Hash || s.status != a.Status {
 			continue
 		}
-		if s.status != wire.StatusOK || keys[s.key].name == string(a.Key) && s.gen == a.Generation {
+		if s.status != wire.StatusOK || keys[s.key].name == string(a.Key) && s.gen == a.Generation && s.about == string(a.Description) && s.about != "" {
 			return s, true
 		}
 	}
