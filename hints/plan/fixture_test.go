@@ -116,7 +116,7 @@ func BenchmarkPlan(b *testing.B) {
 			v, x := build(b, id)
 			s := x.NewScratch()
 			m := x.Match(s, v.Locals)
-			var dst []plan.Choice
+			dst := x.Plan(s, m, nil) // s has its memory from here on
 			b.ReportAllocs()
 			for b.Loop() {
 				dst = x.Plan(s, m, dst)

@@ -243,3 +243,40 @@ func TestLookupsAllocateNothing(t *testing.T) {
 		t.Errorf("%+v %+v %+v", choices[0], multis[0], scores)
 	}
 }
+
+// A target whose own blocks leave the chain gets nothing that would go on from them.
+func TestStrayTarget(t *testing.T) {
+	x := plan.New(plan.Config{})
+	stray, plain, source := events.Worker{ID: 1}, events.Worker{ID: 2}, events.Worker{ID: 3}
+	x.SetTopology([]plan.Member{
+		{Owner: plan.Owner{Worker: stray}, Type: "decode", Capable: true},
+		{Owner: plan.Owner{Worker: plain}, Type: "decode", Capable: true},
+		{Owner: plan.Owner{Worker: source}, Type: "decode", Endpoint: "tcp://h:1"},
+	})
+	bent := stored(stray, events.HostPinned, 0, 1, 2, 777, 778)
+	bent.Blocks[2].Local, bent.Blocks[3].Local = 103, 104
+	apply(t, x, bent, stored(plain, events.Device, 0, 1, 2, 3, 4), stored(source, events.HostPinned, 4, 5, 6))
+	s := x.NewScratch()
+	locals := []uint64{101, 102, 103, 104, 105, 106, 107}
+	m := x.Match(s, locals)
+	want := []plan.Choice{
+		{Target: stray, Frontier: 4},
+		{Target: plain, Frontier: 4, Kind: plan.Continuation, Source: plan.Owner{Worker: source}, End: 6},
+	}
+	if got := x.Plan(s, m, nil); !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	got := x.PlanMulti(s, m, nil)
+	if len(got[0].Segments) != 0 || len(got[1].Segments) != 1 {
+		t.Errorf("of several sources: %+v", got)
+	}
+	// What a source has from the root on it may have.
+	apply(t, x, stored(source, events.Device, 0, 1, 2, 3, 4))
+	m = x.Match(s, locals)
+	if got := x.Plan(s, m, nil); got[0].Kind != plan.RootPrefix || got[0].End != 6 {
+		t.Errorf("%+v", got)
+	}
+	if got := x.PlanMulti(s, m, nil); !slices.Equal(got[0].Segments, []plan.Segment{{Source: plan.Owner{Worker: source}, From: 4, To: 6}}) {
+		t.Errorf("of several sources: %+v", got)
+	}
+}

@@ -109,6 +109,28 @@ func (g *generator) world() {
 		}
 		g.chains = append(g.chains, c)
 	}
+	if g.style == conflict {
+		g.otherDomain()
+	}
+}
+
+// otherDomain adds chains of the same blocks whose external hashes are others from
+// some block on, as of an engine that hashes with another seed.
+func (g *generator) otherDomain() {
+	for _, c := range g.chains {
+		if g.chance(50) {
+			continue
+		}
+		cut := 0
+		if g.chance(50) {
+			cut = g.r.IntN(len(c.local))
+		}
+		other := chain{c.local, slices.Clone(c.ext[:cut])}
+		for range c.local[cut:] {
+			other.ext = append(other.ext, g.newExt())
+		}
+		g.chains = append(g.chains, other)
+	}
 }
 
 // ext is the external hash of the block at an edge: the same whenever asked, and no
@@ -253,9 +275,13 @@ func (g *generator) isTarget(o plan.Owner) bool {
 func (g *generator) story() {
 	main := g.chains[0]
 	switch g.style {
-	case shaped, conflict:
+	case shaped:
 		for _, w := range g.everyone() {
 			g.shape(w, main)
+		}
+	case conflict:
+		for _, w := range g.everyone() {
+			g.shape(w, pick(g, []chain{main, pick(g, g.chains)}))
 		}
 	case local, cold:
 		for _, w := range g.everyone() {

@@ -294,6 +294,21 @@ func TestBehaviour(t *testing.T) {
 		b.event(e).host(w(3), 0, 6)
 		b.ask(b.hint(w(1), 5, root, w(2), 6), b.hint(w(4), 0, root, w(2), 6)).play(t)
 	})
+	t.Run("conflicting external hash of the target", func(t *testing.T) {
+		// w1 has blocks 0 to 4 under hashes of its own, which the device's chain, that
+		// of w4 and w5, does not go on from.
+		b := newTable(10).targets(w(1), w(4)).sources(w(2))
+		b.device(w(4), 0, 5).device(w(5), 0, 8)
+		e := b.c.store(events.HostPinned, w(1), w(1).Worker, 0, 5)
+		for i := range e.Blocks {
+			e.Blocks[i].Hash = 700 + uint64(i)
+		}
+		b.event(e).host(w(2), 5, 8)
+		b.ask(b.none(w(1), 5), b.hint(w(4), 5, cont, w(2), 8))
+		// The whole chain from the root on it may have.
+		b.join(plan.Member{Owner: w(5), Endpoint: "tcp://s:1"})
+		b.ask(b.hint(w(1), 5, root, w(5), 8), b.hint(w(4), 5, root, w(5), 8)).play(t)
+	})
 	t.Run("local detached L2 beyond a hole", func(t *testing.T) {
 		b := newTable(40).targets(w(1)).sources(w(2))
 		b.host(w(1), 0, 10).host(w(1), 19, 30).host(w(2), 10, 19)
