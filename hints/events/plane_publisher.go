@@ -115,11 +115,21 @@ func (p *PlanePublisher) Publish(ev *RouterEvent) (sequence uint64, err error) {
 	return sequence, nil
 }
 
-// Dropped returns how many messages subscribers lost because they did not keep up.
-func (p *PlanePublisher) Dropped() uint64 { return p.pub.Dropped() }
+// PlaneStats counts what a PlanePublisher did.
+type PlaneStats struct {
+	Messages    uint64 // sent or not: the next sequence
+	Dropped     uint64 // messages that a subscriber lost because it did not keep up
+	Subscribers int    // connected now, and have subscribed
+}
 
-// Subscribers returns how many are connected and have subscribed.
-func (p *PlanePublisher) Subscribers() int { return p.pub.Subscribers() }
+// Stats returns the counters.
+func (p *PlanePublisher) Stats() PlaneStats {
+	s := PlaneStats{Dropped: p.pub.Dropped(), Subscribers: p.pub.Subscribers()}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.Messages = p.envelope.Sequence
+	return s
+}
 
 // Close lets subscribers take what is queued, for Linger, then ends all connections.
 func (p *PlanePublisher) Close() error {

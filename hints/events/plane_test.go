@@ -216,12 +216,15 @@ func TestPlanePublisher(t *testing.T) {
 		}
 		eventually(t, "subscribed", func() bool {
 			py.Do(pyzmq.Command{"op": "recv", "id": "sub", "n": 1, "timeout": 1}) // libzmq connects in passing
-			return p.Subscribers() == 1
+			return p.Stats().Subscribers == 1
 		})
 		for i := range uint64(3) {
 			if seq, err := p.Publish(&ev); err != nil || seq != i {
 				t.Fatalf("sequence %d, want %d: %v", seq, i, err)
 			}
+		}
+		if st := p.Stats(); st != (PlaneStats{Messages: 3, Subscribers: 1}) {
+			t.Errorf("%+v", st)
 		}
 		for i, frames := range py.Recv("sub", 3) {
 			if string(frames[0]) != first {
