@@ -57,7 +57,7 @@ type Stats struct {
 	SourceFaults  uint64     // panics of the remote source
 	Marks         int        // blocks or groups that wait to be removed by a move
 	Holds         int        // blocks or groups that came by a move not ended yet
-	Hints         *HintStats // nil without Config.Hints
+	Hints         *HintStats `json:",omitempty"` // nil without Config.Hints
 }
 
 // Stats returns a snapshot. It waits for the writers of one shard at a time.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/hints/publish"
 	"github.com/kvcr-go/kvcr/node/web"
 	"github.com/kvcr-go/kvcr/wire"
 	"github.com/kvcr-go/kvcr/wire/server"
@@ -98,15 +99,17 @@ func Start(cfg Config) (n *Node, err error) {
 		debug.SetMemoryLimit(plan.SuggestedGoLimit)
 	}
 	var describe func([]wire.Status, string, *wire.Describe) []wire.Status
+	var hinted string
+	var router func() *publish.Totals
 	if rt != nil {
 		if err := rt.begin(cfg.Router, n.engine, cfg.Log); err != nil {
 			return n, err
 		}
-		n.routing, describe = rt, rt.describe
+		n.routing, describe, hinted, router = rt, rt.describe, rt.namespace, rt.totals
 	}
 	n.server, err = server.Start(server.Options{
-		Describe: describe,
-		Engine:   n.engine, RESP: cfg.RESP, Binary: cfg.Binary, Public: cfg.Public, Password: cfg.Password, Secret: cfg.Secret,
+		Describe: describe, Hinted: hinted, Router: router,
+		Engine: n.engine, RESP: cfg.RESP, Binary: cfg.Binary, Public: cfg.Public, Password: cfg.Password, Secret: cfg.Secret,
 		AllowFlush: cfg.AllowFlush, PairSuffixes: cfg.PairSuffixes, Layouts: layouts(cfg.Engine), Loops: cfg.Loops, MaxConns: cfg.MaxConns, OutboundCap: cfg.OutboundCap, StagingCap: cfg.StagingCap, StagingTotal: cfg.StagingTotal,
 		HandshakeTimeout: cfg.HandshakeTimeout, IdleTimeout: cfg.IdleTimeout, WriteTimeout: cfg.WriteTimeout, Log: cfg.Log,
 	})
@@ -183,6 +186,13 @@ func (s source) Peers() *web.PeerStats {
 		return nil
 	}
 	return &web.PeerStats{Stats: p.Stats(), Peers: p.Peers(), Endpoints: p.Endpoints()}
+}
+
+func (s source) Router() *publish.Totals {
+	if s.n.routing == nil {
+		return nil
+	}
+	return s.n.routing.totals()
 }
 
 func (s source) Ready() (bool, string) {

@@ -30,11 +30,12 @@ type Router struct {
 
 // routing is a running Router.
 type routing struct {
-	table  *keys.Table
-	feed   *publish.Publisher // nil: nothing is published
-	events *events.Publisher
-	plane  *events.PlanePublisher
-	log    *slog.Logger
+	namespace string // that routers know
+	table     *keys.Table
+	feed      *publish.Publisher // nil: nothing is published
+	events    *events.Publisher
+	plane     *events.PlanePublisher
+	log       *slog.Logger
 
 	stop  context.CancelFunc
 	going sync.WaitGroup
@@ -52,7 +53,7 @@ func prepareRouting(r *Router, cfg *kvcr.Config) (*routing, error) {
 	}
 	ns[0].HashRecipe = r.Recipe.String()
 	cfg.Namespaces = ns
-	out := &routing{}
+	out := &routing{namespace: ns[0].Name}
 	if out.table, err = keys.NewTable(keys.TableConfig{Styles: map[string]keys.Style{ns[0].Name: style}}); err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}

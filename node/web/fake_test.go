@@ -13,6 +13,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/hints"
+	"github.com/kvcr-go/kvcr/hints/events"
+	"github.com/kvcr-go/kvcr/hints/keys"
+	"github.com/kvcr-go/kvcr/hints/publish"
 	"github.com/kvcr-go/kvcr/peer"
 	"github.com/kvcr-go/kvcr/wire"
 )
@@ -38,6 +42,7 @@ type fake struct {
 	plan     kvcr.MemoryPlan
 	config   []Setting
 	peers    *PeerStats
+	router   *publish.Totals
 	reason   string // why not ready; empty: ready
 	unready  bool
 	started  time.Time
@@ -90,6 +95,21 @@ func newFake() *fake {
 		},
 		Endpoints: []string{"tcp://10.0.0.1:7390"},
 	}
+	move, evict, other := hints.TypeCounts{Type: hints.TypeMove, Accepted: 21}, hints.TypeCounts{Type: hints.TypeEvict, Accepted: 4}, hints.TypeCounts{Type: "other"}
+	move.Rejected[hints.MissingSource], move.Rejected[hints.InvalidHash], other.Rejected[hints.UnsupportedActionType] = 2, 1, 5
+	f.stats.Hints = &kvcr.HintStats{
+		Submitted: hints.Counts{Malformed: 6, Types: []hints.TypeCounts{move, evict, other}},
+		Advice:    hints.AdviceCounts{Requests: 31, Hashes: 3100, Submitted: 40, Fallbacks: 2, Discarded: 7, Expired: 1, Pushed: 3, Failures: 8, Misses: 9},
+		Actions:   2, Blocks: 300, Bytes: 12 << 20, RequestBlocks: 17, Joined: 18, NotRetained: 19, AdapterFaults: 1,
+	}
+	o := &f.stats.Hints.Outcomes
+	o.Stages[hints.StageAccepted], o.Stages[hints.StageMoved], o.Stages[hints.StageEnd], o.Lost, o.Subscriptions = 25, 210, 23, 4, 3
+	f.router = &publish.Totals{
+		Table:     keys.TableStats{Keys: 60_000, Ambiguous: 1, Described: 59_000, Pending: 12, TokenBytes: 15 << 20, Foreign: 14, Refused: 15, Expired: 16},
+		Published: &publish.Stats{Batches: 500, Events: 900, Stored: 70_000, Removed: 10_000, Undescribed: 11, Looped: 1, Refused: 2, Gaps: 1, Snapshots: 2, Failures: 3},
+		Events:    &events.PublisherStats{Batches: 500, Dropped: 13, Replays: 5, BadAsks: 6, Subscribers: 2}, EventsAt: "tcp://127.0.0.1:5557", EventsReplayAt: "tcp://127.0.0.1:5558",
+		Plane: &events.PlaneStats{Messages: 890, Dropped: 1, Subscribers: 1}, PlaneAt: "tcp://127.0.0.1:5600",
+	}
 	f.config = []Setting{
 		{Name: "capacity", Value: "16GiB", Source: "flag"},
 		{Name: "resp-password", Value: "hunter2", Source: "env KVCR_RESP_PASSWORD"},
@@ -113,6 +133,10 @@ func (f *fake) Stats() (kvcr.Stats, error) {
 		f.eachTime(f)
 	}
 	st := f.stats
+	if st.Hints != nil {
+		h := *st.Hints
+		st.Hints = &h
+	}
 	st.Namespaces = append([]kvcr.NamespaceStats(nil), st.Namespaces...)
 	return st, f.err
 }
@@ -140,6 +164,16 @@ func (f *fake) Peers() *PeerStats {
 	p := *f.peers
 	p.Peers = append([]peer.PeerState(nil), p.Peers...)
 	return &p
+}
+
+func (f *fake) Router() *publish.Totals {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.router == nil {
+		return nil
+	}
+	t := *f.router
+	return &t
 }
 
 func (f *fake) Plan() kvcr.MemoryPlan { return f.plan }

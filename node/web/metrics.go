@@ -117,9 +117,11 @@ type collector struct {
 	src   Source
 	pages *pageConns
 
-	ofNode, ofEngine, ofNamespace, ofPeers []*prometheus.Desc // beside the tables
+	ofNode, ofEngine, ofNamespace, ofPeers, ofHints, ofTable, ofPublished []*prometheus.Desc // beside the tables
 
-	peers peerSeries
+	peers  peerSeries
+	hints  hintSeries
+	router routerSeries
 
 	build, calls, errors, latency *prometheus.Desc
 }
@@ -134,7 +136,12 @@ func newCollector(src Source, pages *pageConns) *collector {
 		ofEngine:    describe(engineMetrics),
 		ofNamespace: describe(namespaceMetrics, "namespace"),
 		ofPeers:     describe(peerMetrics),
+		ofHints:     describe(hintMetrics),
+		ofTable:     describe(tableMetrics),
+		ofPublished: describe(publishedMetrics),
 		peers:       newPeerSeries(),
+		hints:       newHintSeries(),
+		router:      newRouterSeries(),
 
 		build:   prometheus.NewDesc("kvcr_build_info", "1, with the version of the node.", nil, prometheus.Labels{"version": src.Version()}),
 		calls:   prometheus.NewDesc("kvcr_commands_total", "Commands of clients.", ofCommand, nil),
@@ -157,7 +164,8 @@ func describe[T any](metrics []scalar[T], labels ...string) []*prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, descs := range [][]*prometheus.Desc{c.ofNode, c.ofEngine, c.ofNamespace, c.ofPeers, c.peers.all(), {c.build, c.calls, c.errors, c.latency}} {
+	for _, descs := range [][]*prometheus.Desc{c.ofNode, c.ofEngine, c.ofNamespace, c.ofPeers, c.ofHints, c.ofTable, c.ofPublished,
+		c.peers.all(), c.hints.all(), c.router.all(), {c.build, c.calls, c.errors, c.latency}} {
 		for _, d := range descs {
 			ch <- d
 		}
@@ -177,6 +185,17 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		for i := range engine.Namespaces {
 			emit(ch, namespaceMetrics, c.ofNamespace, &engine.Namespaces[i], engine.Namespaces[i].Name)
 		}
+		if h := engine.Hints; h != nil {
+			emit(ch, hintMetrics, c.ofHints, h)
+			c.hints.emit(ch, h)
+		}
+	}
+	if t := c.src.Router(); t != nil {
+		emit(ch, tableMetrics, c.ofTable, t)
+		if t.Published != nil {
+			emit(ch, publishedMetrics, c.ofPublished, t.Published)
+		}
+		c.router.emit(ch, t)
 	}
 	if p := c.src.Peers(); p != nil {
 		emit(ch, peerMetrics, c.ofPeers, p)

@@ -14,6 +14,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/kvcr-go/kvcr/hints"
+	"github.com/kvcr-go/kvcr/hints/keys"
+	"github.com/kvcr-go/kvcr/hints/publish"
 	"github.com/kvcr-go/kvcr/peer"
 	"github.com/kvcr-go/kvcr/wire"
 )
@@ -111,7 +114,7 @@ func TestMetricNames(t *testing.T) {
 
 func TestMetricConventions(t *testing.T) {
 	families := scrape(t, serve(t, Options{Source: newFake()}))
-	allowed := map[string]bool{"namespace": true, "proto": true, "command": true, "reason": true, "route": true, "side": true, "outcome": true}
+	allowed := map[string]bool{"namespace": true, "proto": true, "command": true, "reason": true, "route": true, "side": true, "outcome": true, "type": true, "stage": true, "form": true}
 	for _, name := range ours(families) {
 		f := families[name]
 		if total := strings.HasSuffix(name, "_total"); total != (f.kind == "counter") {
@@ -215,6 +218,60 @@ func TestMetricValues(t *testing.T) {
 		{"kvcr_peer_moves_total", "outcome=kept,side=destination", 12},
 		{"kvcr_peer_moves_total", "outcome=moved,side=source", 13},
 		{"kvcr_peer_moves_total", "outcome=kept,side=source", 14},
+		{"kvcr_hint_accepted_actions_total", "type=kv.move", 21},
+		{"kvcr_hint_accepted_actions_total", "type=kv.fetch", 0},
+		{"kvcr_hint_rejected_actions_total", "reason=missing_source,type=kv.move", 2},
+		{"kvcr_hint_rejected_actions_total", "reason=invalid_hash,type=kv.move", 1},
+		{"kvcr_hint_rejected_actions_total", "reason=unsupported_action_type,type=other", 5},
+		{"kvcr_hint_rejected_actions_total", "reason=limit_exceeded,type=kv.evict", 0},
+		{"kvcr_hint_outcomes_total", "stage=moved", 210},
+		{"kvcr_hint_outcomes_total", "stage=end", 23},
+		{"kvcr_hint_outcomes_total", "stage=failed", 0},
+		{"kvcr_hint_malformed_envelopes_total", "", 6},
+		{"kvcr_hint_advice_requests", "", 31},
+		{"kvcr_hint_advice_hashes", "", 3100},
+		{"kvcr_hint_advice_submitted_total", "", 40},
+		{"kvcr_hint_advice_fallbacks_total", "", 2},
+		{"kvcr_hint_advice_failures_total", "", 8},
+		{"kvcr_hint_advice_misses_total", "", 9},
+		{"kvcr_hint_advice_forgotten_total", "reason=discarded", 7},
+		{"kvcr_hint_advice_forgotten_total", "reason=expired", 1},
+		{"kvcr_hint_advice_forgotten_total", "reason=pushed", 3},
+		{"kvcr_hint_work_actions", "", 2},
+		{"kvcr_hint_work_blocks", "", 300},
+		{"kvcr_hint_work_bytes", "", 12 << 20},
+		{"kvcr_hint_request_blocks", "", 17},
+		{"kvcr_hint_joined_blocks_total", "", 18},
+		{"kvcr_hint_unretained_blocks_total", "", 19},
+		{"kvcr_hint_adapter_faults_total", "", 1},
+		{"kvcr_hint_lost_outcomes_total", "", 4},
+		{"kvcr_hint_outcome_subscriptions", "", 3},
+		{"kvcr_router_keys", "", 60_000},
+		{"kvcr_router_ambiguous_hashes", "", 1},
+		{"kvcr_router_described_keys", "", 59_000},
+		{"kvcr_router_pending_descriptions", "", 12},
+		{"kvcr_router_token_bytes", "", 15 << 20},
+		{"kvcr_router_foreign_changes_total", "", 14},
+		{"kvcr_router_refused_keys_total", "", 15},
+		{"kvcr_router_expired_descriptions_total", "", 16},
+		{"kvcr_router_event_batches_total", "", 500},
+		{"kvcr_router_events_total", "", 900},
+		{"kvcr_router_stored_blocks_total", "", 70_000},
+		{"kvcr_router_removed_blocks_total", "", 10_000},
+		{"kvcr_router_undescribed_blocks_total", "", 11},
+		{"kvcr_router_unpublished_blocks_total", "reason=looped", 1},
+		{"kvcr_router_unpublished_blocks_total", "reason=refused", 2},
+		{"kvcr_router_gaps_total", "", 1},
+		{"kvcr_router_snapshots_total", "", 2},
+		{"kvcr_router_refused_batches_total", "", 3},
+		{"kvcr_router_subscribers", "form=kv-events", 2},
+		{"kvcr_router_subscribers", "form=plane", 1},
+		{"kvcr_router_messages_total", "form=kv-events", 500},
+		{"kvcr_router_messages_total", "form=plane", 890},
+		{"kvcr_router_dropped_messages_total", "form=kv-events", 13},
+		{"kvcr_router_dropped_messages_total", "form=plane", 1},
+		{"kvcr_router_replays_total", "form=kv-events", 5},
+		{"kvcr_router_bad_replay_requests_total", "form=kv-events", 6},
 		{"kvcr_commands_total", "command=get,proto=resp", 10_000_000},
 		{"kvcr_commands_total", "command=exists,proto=resp", 0},
 		{"kvcr_commands_total", "command=get,proto=binary", 0},
@@ -255,12 +312,22 @@ func TestMetricValues(t *testing.T) {
 		t.Error("connections are gone with the engine")
 	}
 
-	// A node without peers has no metrics of them.
-	f.set(func(f *fake) { f.peers = nil })
+	// A node without peers has no metrics of them, and one without routers none of
+	// those.
+	f.set(func(f *fake) { f.peers, f.router, f.stats.Hints, f.err = nil, nil, nil, nil })
 	for name := range scrape(t, s) {
-		if strings.HasPrefix(name, "kvcr_peer_") {
-			t.Errorf("%s of a node without peers", name)
+		for _, part := range []string{"peer", "hint", "router"} {
+			if strings.HasPrefix(name, "kvcr_"+part+"_") {
+				t.Errorf("%s of a node that has no such thing", name)
+			}
 		}
+	}
+
+	// One that publishes nothing has a table, and no metrics of events.
+	f.set(func(f *fake) { f.router = &publish.Totals{Table: keys.TableStats{Keys: 3}} })
+	families = scrape(t, s)
+	if n := families["kvcr_router_keys"]; n == nil || n.series[""] != 3 || families["kvcr_router_events_total"] != nil || families["kvcr_router_subscribers"] != nil {
+		t.Error("a node that publishes nothing has metrics of that, or none of its table")
 	}
 }
 
@@ -287,6 +354,12 @@ func TestSeriesAreBounded(t *testing.T) {
 			f.peers.Peers = append(f.peers.Peers, peer.PeerState{Name: fmt.Sprintf("peer-%d", i), Incarnation: peer.Incarnation(i + 1), Route: wire.Route(i)})
 			f.peers.Fetched[wire.Route(i)] = peer.Traffic{Blocks: 1}
 		}
+		h := *f.stats.Hints
+		h.Submitted.Types = nil
+		for i := range 10_000 {
+			h.Submitted.Types = append(h.Submitted.Types, hints.TypeCounts{Type: fmt.Sprintf("type-%d", i), Accepted: 1})
+		}
+		f.stats.Hints = &h
 		f.stats.Blocks, f.stats.Handles = 1_000_000, 10_000
 		for i := range f.stats.Namespaces {
 			f.stats.Namespaces[i].Blocks = 1_000_000
@@ -297,5 +370,8 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 	if n := scrape(t, s)["kvcr_commands_total"].series["command=other,proto=binary"]; n != 10_000 {
 		t.Errorf("commands of other names: %g, want 10000", n)
+	}
+	if n := scrape(t, s)["kvcr_hint_accepted_actions_total"].series["type=other"]; n != 10_000 {
+		t.Errorf("actions of other types: %g, want 10000", n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/hints/publish"
 	"github.com/kvcr-go/kvcr/peer"
 	"github.com/kvcr-go/kvcr/wire"
 )
@@ -23,6 +24,8 @@ type Source interface {
 	Server() ServerStats
 	// Peers is the exchange of blocks with other nodes; nil when there is none.
 	Peers() *PeerStats
+	// Router is what routers know and are told; nil when there is nothing of it.
+	Router() *publish.Totals
 	// Config lists the effective settings in the order they are to be shown.
 	Config() []Setting
 	// Ready says whether clients are served now, and if not, why.

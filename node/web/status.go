@@ -27,7 +27,9 @@ type Status struct {
 	Connections ConnectionStatus  `json:"connections"`
 	Shared      SharedStatus      `json:"shared_memory"`
 	Namespaces  []NamespaceStatus `json:"namespaces"`
-	Peers       *PeersStatus      `json:"peers,omitempty"` // absent: the node exchanges nothing with others
+	Peers       *PeersStatus      `json:"peers,omitempty"`  // absent: the node exchanges nothing with others
+	Hints       *HintsStatus      `json:"hints,omitempty"`  // absent: the node acts on none
+	Router      *RouterStatus     `json:"router,omitempty"` // absent: routers know nothing of it
 }
 
 // MemoryStatus is in bytes.
@@ -162,9 +164,11 @@ func readStatus(src Source, debug bool) Status {
 		st.EngineError = err.Error()
 	} else {
 		st.fromEngine(&engine)
+		st.Hints = hintsStatus(engine.Hints)
 	}
 	st.fromServer(src.Server())
 	st.Peers = peersStatus(src.Peers())
+	st.Router = routerStatus(src.Router())
 	return st
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/hints/publish"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -265,11 +266,18 @@ func (c *binaryConn) stats(s *session, id uint64) error {
 		c.status(s, id, err)
 		return nil
 	}
-	body, err := json.Marshal(struct {
+	told := struct {
 		Engine kvcr.Stats
 		Server Stats
-		Peers  *PeerStats `json:",omitempty"`
-	}{st, s.srv.statsForClient(), s.srv.peers()})
+		Peers  *PeerStats      `json:",omitempty"`
+		Hints  *HintStats      `json:",omitempty"`
+		Router *publish.Totals `json:",omitempty"`
+	}{st, s.srv.statsForClient(), s.srv.peers(), hintStats(st.Hints), nil}
+	told.Engine.Hints = nil // by name, below
+	if s.srv.opt.Router != nil {
+		told.Router = s.srv.opt.Router()
+	}
+	body, err := json.Marshal(told)
 	if err != nil || len(body) > wire.MaxPayload/2 {
 		return refuse(wire.CodeInternal, "the counters do not fit a frame: %d bytes, %v", len(body), err)
 	}

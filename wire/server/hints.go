@@ -16,18 +16,40 @@ import (
 // keep its other connections waiting.
 const hintOnLoop = 8 << 10
 
+// hinted reports whether hints are about the connection's namespace. If not it
+// answers so.
+func (c *binaryConn) hinted(s *session, id uint64) bool {
+	if ns := s.srv.opt.Hinted; ns != "" && ns != c.namespace {
+		c.reply(s, id, wire.StatusUnsupported)
+		return false
+	}
+	return true
+}
+
 // hint takes an envelope.
 func (c *binaryConn) hint(s *session, id uint64, payload []byte) error {
 	var m wire.Hint
-	if err := m.Parse(payload); err != nil {
+	if err := m.Parse(payload); err != nil || !c.hinted(s, id) {
 		return err
 	}
-	if len(m.Body) <= hintOnLoop || s.slow.Load() {
+	switch {
+	case s.slow.Load():
+		s.out.text = append(s.out.text, s.srv.hintInTurn(id, &m)...)
+	case len(m.Body) <= hintOnLoop:
 		s.out.text = append(s.out.text, s.srv.hint(id, &m)...)
-		return nil
+	default:
+		m.Body = append([]byte(nil), m.Body...) // the loop's own
+		return s.later(func() []byte { return s.srv.hintInTurn(id, &m) }, len(m.Body))
 	}
-	m.Body = append([]byte(nil), m.Body...) // the loop's own
-	return s.later(func() []byte { return s.srv.hint(id, &m) })
+	return nil
+}
+
+// hintInTurn is hint off the loops. The answer may be made of a hundred times the
+// memory of the envelope, so that many connections must not have theirs at once.
+func (s *Server) hintInTurn(id uint64, m *wire.Hint) []byte {
+	s.hinting <- struct{}{}
+	defer func() { <-s.hinting }()
+	return s.hint(id, m)
 }
 
 // hint returns the answer to an envelope.
@@ -75,7 +97,7 @@ func appendResults(dst []byte, id uint64, results []hints.Result) []byte {
 // discardHint forgets what is kept for a request.
 func (c *binaryConn) discardHint(s *session, id uint64, payload []byte) error {
 	var m wire.DiscardHint
-	if err := m.Parse(payload); err != nil {
+	if err := m.Parse(payload); err != nil || !c.hinted(s, id) {
 		return err
 	}
 	if s.srv.opt.Engine.Config().Hints == nil {
@@ -90,7 +112,7 @@ func (c *binaryConn) discardHint(s *session, id uint64, payload []byte) error {
 // describe tells whoever knows what blocks mean to the inference engine.
 func (c *binaryConn) describe(s *session, id uint64, payload []byte) error {
 	var m wire.Describe
-	if err := m.Parse(payload); err != nil {
+	if err := m.Parse(payload); err != nil || !c.hinted(s, id) {
 		return err
 	}
 	if s.srv.opt.Describe == nil {
@@ -106,7 +128,7 @@ func (c *binaryConn) describe(s *session, id uint64, payload []byte) error {
 // subscribeOutcomes begins to send what becomes of accepted actions.
 func (c *binaryConn) subscribeOutcomes(s *session, id uint64, payload []byte) error {
 	var m wire.SubscribeOutcomes
-	if err := m.Parse(payload); err != nil {
+	if err := m.Parse(payload); err != nil || !c.hinted(s, id) {
 		return err
 	}
 	if c.subs[id] != nil || c.inFlight(s) >= maxInFlight {
@@ -126,10 +148,14 @@ func (c *binaryConn) subscribeOutcomes(s *session, id uint64, payload []byte) er
 	} else {
 		r, err = e.SubscribeOutcomesFrom(from)
 	}
-	if errors.Is(err, kvcr.ErrNoHints) {
+	switch {
+	case errors.Is(err, kvcr.ErrNoHints):
 		c.reply(s, id, wire.StatusUnsupported)
 		return nil
-	} else if err != nil {
+	case errors.Is(err, hints.ErrLimit):
+		c.reply(s, id, wire.StatusBusy)
+		return nil
+	case err != nil:
 		c.status(s, id, err)
 		return nil
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/panjf2000/gnet/v2"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/hints/publish"
 	"github.com/kvcr-go/kvcr/internal/gnetlog"
 	"github.com/kvcr-go/kvcr/internal/listen"
 	"github.com/kvcr-go/kvcr/wire"
@@ -46,6 +47,11 @@ type Options struct {
 	// Describe takes what a client says of blocks of a namespace (DESCRIBE), and
 	// appends the answers to dst. It must not block. nil: that is not supported.
 	Describe func(dst []wire.Status, namespace string, m *wire.Describe) []wire.Status
+	// Hinted is the namespace that hints are about: clients of others are answered
+	// that hints, their outcomes and DESCRIBE are not supported. Empty: all may.
+	Hinted string
+	// Router says for STATS what routers are told; nil: nothing.
+	Router func() *publish.Totals
 	// PairSuffixes make two keys of RESP clients one unit: STEM+[0] and STEM+[1]
 	// are seen when both are there, and leave together. RESPNamespace must be
 	// chained. Empty: none.
@@ -136,6 +142,7 @@ type Server struct {
 	ttl                                 expiries
 	pairs                               *pairs // nil: none
 	sharing                             sharing
+	hinting                             chan struct{} // has room for who serves a hint off the loops
 	incarnation                         uint64
 	maxValue                            map[string]uint64 // by namespace
 
@@ -179,6 +186,7 @@ func Start(opt Options) (_ *Server, err error) {
 		sessions: map[*session]struct{}{}, byLoop: map[gnet.EventLoop]*loop{}, lent: map[string][]*kvcr.Handle{},
 		stop: make(chan struct{}), ttl: newExpiries(),
 		incarnation: newIncarnation(), maxValue: map[string]uint64{}, pairs: newPairs(opt.PairSuffixes),
+		hinting: make(chan struct{}, opt.Loops),
 	}
 	defer func() {
 		if err != nil {

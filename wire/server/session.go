@@ -78,8 +78,9 @@ type session struct {
 	queue   []parcel  // what the kernel has not taken, in order
 	queued  int       // bytes in queue, or on their way from it
 	streams []*stream // values that follow when the queue is empty
-	jobs    []job     // long work, in order, for the goroutine to do between its writes
+	jobs    []longJob // in order, for the goroutine to do between its writes
 	working bool      // it does one
+	held    int       // bytes that jobs hold, the one that is done too
 	writing bool      // the goroutine is there
 	ending  bool      // nothing more will be said: close when all is sent
 	dead    bool      // the connection failed: say nothing more
@@ -128,11 +129,11 @@ func (s *session) mayFlush() error {
 // errStop asks a protocol to return what it has used so far.
 var errStop = errors.New("server: no more commands now")
 
-// full reports that the session may not queue more.
+// full reports that the session may not queue more, nor hold more for jobs.
 func (s *session) full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.queued > s.srv.opt.OutboundCap
+	return s.queued+s.held > s.srv.opt.OutboundCap
 }
 
 const (
@@ -312,9 +313,14 @@ func (s *session) startWriter() error {
 // answer. It runs whatever becomes of the connection.
 type job func() (answer []byte)
 
-// later has the session's goroutine do a job. The loop only. It fails when the
-// connection is dead: the job is not done then.
-func (s *session) later(j job) error {
+type longJob struct {
+	job
+	holds int // bytes of memory, until it is done
+}
+
+// later has the session's goroutine do a job that holds so many bytes. The loop only.
+// It fails when the connection is dead: the job is not done then.
+func (s *session) later(j job, holds int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.dead {
@@ -323,16 +329,18 @@ func (s *session) later(j job) error {
 	if err := s.startWriter(); err != nil {
 		return err
 	}
-	s.jobs = append(s.jobs, j)
+	s.jobs = append(s.jobs, longJob{j, holds})
+	s.held += holds
 	return nil
 }
 
 // do does the job that next has returned, and queues its answer.
-func (s *session) do(j job) {
-	answer := j()
+func (s *session) do(j longJob) {
+	answer := j.job()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.working = false
+	s.held -= j.holds
 	if !s.dead {
 		s.srv.bytesOut.Add(int64(len(answer)))
 		s.queue = append(s.queue, parcel{b: answer})
@@ -370,7 +378,7 @@ func (s *session) write() {
 	defer s.srv.work.Done()
 	for {
 		lot, todo, conn, slow := s.next()
-		if todo != nil {
+		if todo.job != nil {
 			s.do(todo)
 			continue
 		}
@@ -406,17 +414,17 @@ func (s *session) write() {
 // work is over: with a connection to close, if the session is, and otherwise by
 // serving the session, if that has left its loop. Both are settled here, under mu,
 // since the next moment the loop may start another writer.
-func (s *session) next() (lot []parcel, todo job, over net.Conn, slow bool) {
+func (s *session) next() (lot []parcel, todo longJob, over net.Conn, slow bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.queue) > 0 {
 		lot, s.queue = s.queue, nil
-		return lot, nil, nil, false
+		return lot, todo, nil, false
 	}
 	if len(s.streams) > 0 {
 		lot, size := s.nextLot(nil)
 		s.queued += size
-		return lot, nil, nil, false
+		return lot, todo, nil, false
 	}
 	if len(s.jobs) > 0 {
 		todo, s.jobs, s.working = s.jobs[0], s.jobs[1:], true
@@ -430,7 +438,7 @@ func (s *session) next() (lot []parcel, todo job, over net.Conn, slow bool) {
 			s.gc.Close() // no harm when it is closed already
 		}
 	}
-	return nil, nil, over, slow
+	return nil, todo, over, slow
 }
 
 // send writes parcels in order, ends their claims and returns how many bytes

@@ -313,7 +313,7 @@ func (c *binaryConn) commitPlace(s *session, id uint64, payload []byte) error {
 		// Without a handle for it the loop has to.
 		if h, err := s.srv.lend(c.namespace); err == nil {
 			st.use()
-			if err = s.later(c.commitJob(s, id, h, st, p, m)); err != nil {
+			if err = s.later(c.commitJob(s, id, h, st, p, m), 0); err != nil {
 				s.srv.giveBack(c.namespace, h)
 				st.drop(&s.srv.sharing)
 			}

@@ -273,10 +273,12 @@ function show(st) {
   showConnections(st, before);
   showShared(st.shared_memory);
   showPeers(st.peers);
+  showRouter(st.router);
   if (!st.engine_error) { // else its numbers stay as they were last
     showHits(st, before);
     showMemory(st);
     showNamespaces(st);
+    showHints(st.hints);
   }
   byId('pprof').hidden = !st.debug;
 }
@@ -401,6 +403,68 @@ function showPeers(p) {
     if (!known.has(tr.id)) {
       tr.remove(); // forgotten by the node
     }
+  }
+}
+
+function showHints(h) {
+  byId('hints-card').hidden = !h;
+  if (!h) {
+    return;
+  }
+  put('hints-accepted', count(h.accepted_total));
+  alarm('hints-rejected', h.rejected_total);
+  alarm('hints-malformed', h.malformed_total);
+  const a = h.advice;
+  put('hints-advice', count(a.requests), `${count(a.hashes)} hashes\nforgotten: ${count(a.discarded_total)} as told, ${count(a.expired_total)} by age, ${count(a.pushed_total)} for newer ones`);
+  put('hints-fetching', count(h.blocks.fetching), `${count(h.blocks.joined_total)} were on their way already`);
+  put('hints-actions', count(h.work.actions));
+  put('hints-blocks', count(h.work.blocks));
+  putBytes('hints-bytes', h.work.bytes);
+  alarm('hints-lost', h.outcomes_lost_total);
+  for (const t of h.types) {
+    const id = 'hints-' + t.type;
+    row(byId('hints'), id, t.type, [['accepted', ''], ['rejected', ''], ['why', 'word']]);
+    byId(id).hidden = t.accepted_total + t.rejected_total === 0;
+    put(id + '-accepted', count(t.accepted_total));
+    alarm(id + '-rejected', t.rejected_total);
+    put(id + '-why', Object.entries(t.rejected ?? {}).map(([why, n]) => `${why} ${count(n)}`).join(', ') || none);
+  }
+  byId('hints').closest('.scroll').hidden = h.accepted_total + h.rejected_total === 0;
+  const stages = h.stages.filter((s) => s.outcomes_total > 0).map((s) => `${s.stage} ${count(s.outcomes_total)}`);
+  put('hints-outcomes', stages.join(', ') || 'none');
+}
+
+function showRouter(r) {
+  byId('router-card').hidden = !r;
+  if (!r) {
+    return;
+  }
+  put('router-keys', count(r.table.keys));
+  put('router-ambiguous', count(r.table.ambiguous_hashes));
+  put('router-described', count(r.table.described), `${count(r.table.pending_descriptions)} of blocks that are not here yet\n${bytes(r.table.token_bytes)} of tokens`);
+  for (const el of byId('router-card').querySelectorAll('.told')) {
+    el.hidden = !r.published;
+  }
+  if (!r.published) {
+    return;
+  }
+  const p = r.published;
+  put('router-batches', count(p.batches_total), `${count(p.events_total)} events`);
+  put('router-stored', count(p.stored_blocks_total));
+  put('router-removed', count(p.removed_blocks_total));
+  put('router-undescribed', count(p.undescribed_blocks_total));
+  alarm('router-gaps', p.gaps_total);
+  for (const [id, name, e] of [['router-events', 'vLLM', r.events], ['router-plane', 'Dynamo', r.plane]]) {
+    if (!e) {
+      byId(id)?.remove(); // of the process before
+      continue;
+    }
+    row(byId('router'), id, name, [['endpoint', 'word'], ['subscribers', ''], ['messages', ''], ['dropped', ''], ['replays', '']]);
+    put(id + '-endpoint', e.endpoint || none, e.replay_endpoint ? 'replays at ' + e.replay_endpoint : '');
+    put(id + '-subscribers', count(e.subscribers));
+    put(id + '-messages', count(e.messages_total));
+    alarm(id + '-dropped', e.dropped_total);
+    put(id + '-replays', e.replay_endpoint ? count(e.replays_total) : none);
   }
 }
 
