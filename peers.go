@@ -119,7 +119,7 @@ func (e *Engine) openPeers() error {
 		ns.print = wire.Fingerprint(ns.cfg.Layout().Describe())
 	}
 	cfg := p.config()
-	cfg.Fingerprint, cfg.Namespace = e.fingerprint, e.likelyNamespace()
+	cfg.Fingerprint, cfg.Layout, cfg.Namespace = e.fingerprint, e.describeLayout, e.likelyNamespace()
 	rec := &peerRecords{Records: e.records}
 	cfg.Records = rec
 	if h := e.hinted; h != nil {
@@ -243,6 +243,16 @@ func (e *Engine) fingerprint(namespace string) (f [32]byte) {
 		}
 	}
 	return f
+}
+
+// describeLayout says what fingerprint is of.
+func (e *Engine) describeLayout(namespace string) string {
+	for _, ns := range e.list {
+		if ns.cfg.Name == namespace {
+			return ns.cfg.Layout().Describe()
+		}
+	}
+	return ""
 }
 
 // Layout is what engines that exchange blocks must agree on about a namespace.

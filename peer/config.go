@@ -73,6 +73,9 @@ type Config struct {
 	// Fingerprint is that of a namespace's layout, which both sides compare. nil,
 	// or all zero: not compared.
 	Fingerprint func(namespace string) [32]byte
+	// Layout describes what Fingerprint is of, for what differs to be named. nil: it is
+	// not.
+	Layout func(namespace string) string
 	// Resolver tells the keys of hashes that peers ask for, and has them answered by
 	// Records. nil: peers hear that this node does not resolve hashes.
 	Resolver Resolver

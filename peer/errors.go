@@ -14,8 +14,8 @@ var (
 	// ErrClosing: Close was called from within a callback of the node, or a callback
 	// does not return. The node closes once it does.
 	ErrClosing = errors.New("closing, once its callbacks have returned")
-	// ErrRefused: the peer, or this side, has refused the connection; Status says
-	// why. It is tried again when there is new work.
+	// ErrRefused: the peer, or this side, has refused the connection, or the peer an
+	// operation; Status says why. It is tried again when there is new work.
 	ErrRefused = errors.New("refused")
 	// ErrLost: the connection ended, or never came about, before there was an
 	// answer.
@@ -27,7 +27,7 @@ var (
 // Error says what failed with which peer. Unwrap gives the condition and, where
 // there is one, the cause.
 type Error struct {
-	Op       string // "dial", "query", "invalidate", "resolve", "close"
+	Op       string // "dial", "query", "invalidate", "resolve", "fetch from", "close"
 	Endpoint string
 	Status   wire.Status // for ErrRefused
 	Err      error

@@ -46,7 +46,8 @@ type destLink struct {
 	name    string
 	current wire.Route
 	who     Incarnation
-	lastErr error
+	lastErr error                       // of the last attempt to connect
+	unlike  error                       // that layouts differ, since then
 	failed  map[Incarnation]wire.Routes // routes that did not come about with it
 }
 
@@ -204,8 +205,13 @@ func (l *destLink) took(ev Event) {
 	case Shut:
 		l.answered(item{e.Op, e.Index}, false)
 	case Frame:
-		if m, ok := e.Msg.(*wire.Done); ok && m.Source == uint64(l.peer) && m.Dest == uint64(l.node.cfg.Self) {
-			l.told(OpID(e.ID), m)
+		switch m := e.Msg.(type) {
+		case *wire.Done:
+			if m.Source == uint64(l.peer) && m.Dest == uint64(l.node.cfg.Self) {
+				l.told(OpID(e.ID), m)
+			}
+		case *wire.Refused:
+			l.differs(OpID(e.ID), m)
 		}
 	case Dead:
 		l.dogs.keep(func(p Incarnation) bool { return p != e.Peer })

@@ -67,6 +67,9 @@ func (l *destLink) dial() {
 			return
 		}
 		n.count.dials.Add(1)
+		n.mu.Lock()
+		l.unlike = nil
+		n.mu.Unlock()
 		err := l.try()
 		n.mu.Lock()
 		l.lastErr = err

@@ -38,20 +38,6 @@ func newSourceLink(n *Node, who Incarnation) *sourceLink {
 	return l
 }
 
-// compare holds a destination's layout against ours.
-func (n *Node) compare(namespace string, theirs [32]byte) (wire.Status, string) {
-	if n.cfg.Fingerprint == nil {
-		return wire.StatusOK, ""
-	}
-	var none [32]byte
-	ours := n.cfg.Fingerprint(namespace)
-	if ours != none && theirs != none && ours != theirs {
-		n.count.refusals.Add(1)
-		return wire.StatusBadLayout, "the layouts of namespace " + namespace + " differ"
-	}
-	return wire.StatusOK, ""
-}
-
 // readier is a route's side that has something to do before there can be
 // transfers. It calls up when that is done.
 type readier interface{ whenReady(up func()) }

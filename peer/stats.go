@@ -120,15 +120,19 @@ type PeerState struct {
 	Route       wire.Route  // of the last connection
 	Operations  int         // not forgotten
 	Traffic     Traffic     // fetched from it, or served to it, since it is known
-	LastError   error       // of the last attempt to connect, nil: it succeeded
+	LastError   error       // of the last attempt to connect, or that layouts differ; nil: neither
 }
 
 func (l *destLink) stateLocked() PeerState {
 	conn, ops := l.link.state()
-	return PeerState{
+	s := PeerState{
 		Endpoint: l.endpoint, Fetching: true, Name: l.name, Connected: conn != nil,
 		Incarnation: l.who, Route: l.current, Operations: ops, Traffic: l.traffic.load(), LastError: l.lastErr,
 	}
+	if s.LastError == nil {
+		s.LastError = l.unlike
+	}
+	return s
 }
 
 // Known says how things stand with an endpoint; false: it was never used, or is
