@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/kvcr-go/kvcr/hints"
@@ -95,8 +96,8 @@ const maxQueuedBlocks = 1 << 24
 // validate reports every problem. What the parts of package hints check themselves is
 // found by making them.
 func (h *Hints) validate(bad func(field string, value any, limit, fix string)) error {
-	if h.Rank < 0 {
-		bad("Hints.Rank", h.Rank, "0 or more", "number the ranks of a worker from 0")
+	if h.Rank < 0 || h.Rank > math.MaxInt32 {
+		bad("Hints.Rank", h.Rank, "0 to 2147483647", "number the ranks of a worker from 0")
 	}
 	if h.MaxActions < 1 || h.MaxActions > 1<<16 {
 		bad("Hints.MaxActions", h.MaxActions, "1 to 65536", "leave it 0 for 256")

@@ -26,7 +26,7 @@ type Config struct {
 
 	RESP, Binary []string // addresses, see server.Options
 	HTTP         string   // address, empty for none
-	Public       bool     // allow addresses that are not loopback without a secret
+	Public       bool     // allow addresses that are not loopback without a secret, those of events too
 	HTTPPublic   bool
 	Password     string
 	Secret       []byte
@@ -81,7 +81,7 @@ func Start(cfg Config) (n *Node, err error) {
 	}
 	var rt *routing
 	if cfg.Router != nil {
-		if rt, err = prepareRouting(cfg.Router, &cfg.Engine); err != nil {
+		if rt, err = prepareRouting(cfg.Router, cfg.Public, &cfg.Engine); err != nil {
 			return nil, err
 		}
 	}

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/hints/events"
 	"github.com/kvcr-go/kvcr/hints/keys"
 	"github.com/kvcr-go/kvcr/hints/publish"
+	"github.com/kvcr-go/kvcr/internal/listen"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -41,8 +43,38 @@ type routing struct {
 	going sync.WaitGroup
 }
 
+// ErrPublicEvents: subscribers of ZMQ prove nothing, so that events are published where
+// only this machine comes, unless Config.Public is set.
+var ErrPublicEvents = errors.New("events would be published at an address that is not loopback")
+
+// private refuses endpoints to listen at that others reach.
+func (r *Router) private() error {
+	check := func(field, endpoint string, listens bool) error {
+		addr, tcp := strings.CutPrefix(endpoint, "tcp://")
+		if !listens || !tcp && endpoint != "" || listen.Loopback(addr) {
+			return nil
+		}
+		return fmt.Errorf("router: %s %q: %w; name a loopback address, or set Public", field, endpoint, ErrPublicEvents)
+	}
+	if e := r.Events; e != nil {
+		if err := check("Events.Endpoint", e.Endpoint, e.Bind || e.Endpoint == "" || events.Binds(e.Endpoint)); err != nil {
+			return err
+		}
+		if err := check("Events.Replay", e.Replay, e.Replay != ""); err != nil {
+			return err
+		}
+	}
+	if p := r.Plane; p != nil {
+		return check("Plane.Endpoint", p.Endpoint, len(p.Brokers) == 0)
+	}
+	return nil
+}
+
 // prepareRouting adds to the engine's configuration what acting on hints takes.
-func prepareRouting(r *Router, cfg *kvcr.Config) (*routing, error) {
+func prepareRouting(r *Router, public bool, cfg *kvcr.Config) (*routing, error) {
+	if err := r.private(); err != nil && !public {
+		return nil, err
+	}
 	style, err := r.Recipe.Keys()
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)

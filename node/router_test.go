@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -553,6 +555,59 @@ func TestDescribeRefused(t *testing.T) {
 		if err != nil || sts[0] != tt.want || sts[1] != wire.StatusOK {
 			t.Errorf("%s: %v, %v; want %v", what, sts, err, tt.want)
 		}
+	}
+}
+
+// Events are not published where others could listen, unless that is asked for. What
+// cannot be is said before anything is opened.
+func TestRouterRefused(t *testing.T) {
+	kv, plane := events.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"}, events.PlanePublisherConfig{Endpoint: "tcp://127.0.0.1:0"}
+	good := keys.Recipe{Style: "dynamo", Hash: "xxh3", Seed: "1337", BlockSize: routedBlock}
+	at := func(endpoint string) *events.PublisherConfig { return &events.PublisherConfig{Endpoint: endpoint, Linger: -1} }
+	bound := at("tcp://192.0.2.1:0")
+	bound.Bind = true
+	starts := func(r Router, public bool) error {
+		cfg := config()
+		cfg.RESP, cfg.HTTP, cfg.Public, cfg.Router = nil, "", public, &r
+		n, err := Start(cfg)
+		if err == nil {
+			err = n.Close()
+		}
+		return err
+	}
+	for name, tt := range map[string]struct {
+		r    Router
+		err  error
+		want string // in the message
+	}{
+		"default events":    {Router{Recipe: good, Events: at("")}, ErrPublicEvents, "Events.Endpoint"},
+		"events":            {Router{Recipe: good, Events: at("tcp://*:0")}, ErrPublicEvents, "Events.Endpoint"},
+		"events, bound":     {Router{Recipe: good, Events: bound}, ErrPublicEvents, "Events.Endpoint"},
+		"replay":            {Router{Recipe: good, Events: &events.PublisherConfig{Endpoint: kv.Endpoint, Replay: "tcp://0.0.0.0:0"}}, ErrPublicEvents, "Events.Replay"},
+		"default plane":     {Router{Recipe: good, Plane: &events.PlanePublisherConfig{}}, ErrPublicEvents, "Plane.Endpoint"},
+		"plane":             {Router{Recipe: good, Plane: &events.PlanePublisherConfig{Endpoint: "tcp://[::]:0"}}, ErrPublicEvents, "Plane.Endpoint"},
+		"loopback":          {Router{Recipe: good, Events: &kv, Plane: &plane}, nil, ""},
+		"to a router":       {Router{Recipe: good, Events: at("tcp://192.0.2.1:5557")}, nil, ""},
+		"to a broker":       {Router{Recipe: good, Plane: &events.PlanePublisherConfig{Brokers: []string{"tcp://192.0.2.1:5557"}, Linger: -1}}, nil, ""},
+		"no recipe":         {Router{}, keys.ErrInvalid, "recipe style"},
+		"a negative rank":   {Router{Recipe: good, Rank: -1}, kvcr.ErrConfig, "Hints.Rank"},
+		"no such directory": {Router{Recipe: good, Events: at("ipc:///no/such/place/events")}, os.ErrNotExist, "/no/such/place"},
+		"too long a topic":  {Router{Recipe: good, Events: &events.PublisherConfig{Endpoint: kv.Endpoint, Topic: strings.Repeat("t", 2000)}}, events.ErrConfig, "Topic"},
+	} {
+		err := starts(tt.r, false)
+		if !errors.Is(err, tt.err) || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %v and %q", name, err, tt.err, tt.want)
+		}
+		if tt.err == ErrPublicEvents && name != "events, bound" { // nobody has that address
+			if err := starts(tt.r, true); err != nil {
+				t.Errorf("%s, allowed: %v", name, err)
+			}
+		}
+	}
+	bare := config()
+	bare.Engine.Namespaces, bare.Router = nil, &Router{Recipe: good}
+	if _, err := Start(bare); err == nil || !strings.Contains(err.Error(), "name one") {
+		t.Errorf("without a namespace: %v", err)
 	}
 }
 

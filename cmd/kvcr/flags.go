@@ -69,14 +69,15 @@ type peerFlags struct {
 
 // routerFlags are the settings of serve about routers as flags.
 type routerFlags struct {
-	HashRecipe   *string `group:"Routers" placeholder:"RECIPE" help:"How keys of blocks are made: dynamo/xxh3-1337/bs64, vllm/sha256/low64/bs16; empty: no hints."`
-	WorkerId     *string `group:"Routers" placeholder:"N" help:"By which routers know this node."`
-	Rank         *string `group:"Routers" placeholder:"N" help:"Among those of its worker."`
-	Events       *string `group:"Routers" placeholder:"ENDPOINT" help:"Publish KV events as vLLM does (tcp://127.0.0.1:5557)."`
-	EventsReplay *string `group:"Routers" placeholder:"ENDPOINT" help:"Repeat those that were missed (tcp://127.0.0.1:5558)."`
-	EventsTopic  *string `group:"Routers" placeholder:"TEXT" help:"What goes before each."`
-	EventsForm   *string `group:"Routers" placeholder:"FORM" help:"map or array."`
-	EventPlane   *string `group:"Routers" placeholder:"ENDPOINT" help:"Publish events as Dynamo does (tcp://127.0.0.1:0)."`
+	HashRecipe    *string `group:"Routers" placeholder:"RECIPE" help:"How keys of blocks are made: dynamo/xxh3-1337/bs64, vllm/sha256/low64/bs16; empty: no hints."`
+	WorkerId      *string `group:"Routers" placeholder:"N" help:"By which routers know this node."`
+	Rank          *string `group:"Routers" placeholder:"N" help:"Among those of its worker."`
+	Events        *string `group:"Routers" placeholder:"ENDPOINT" help:"Publish KV events as vLLM does (tcp://127.0.0.1:5557)."`
+	EventsConnect *string `group:"Routers" placeholder:"BOOL" help:"Connect to a router that listens there, instead."`
+	EventsReplay  *string `group:"Routers" placeholder:"ENDPOINT" help:"Repeat those that were missed (tcp://127.0.0.1:5558)."`
+	EventsTopic   *string `group:"Routers" placeholder:"TEXT" help:"What goes before each."`
+	EventsForm    *string `group:"Routers" placeholder:"FORM" help:"map or array."`
+	EventPlane    *string `group:"Routers" placeholder:"ENDPOINT" help:"Publish events as Dynamo does (tcp://127.0.0.1:0)."`
 }
 
 // given returns the flags that were set, by name. groups are pointers to structs

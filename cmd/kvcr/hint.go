@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/kvcr-go/kvcr/hints"
 	"github.com/kvcr-go/kvcr/wire"
@@ -63,16 +66,29 @@ func (c *hintCmd) envelope() (body []byte, format wire.Format, err error) {
 		return nil, 0, usageError{errors.New("--from and --hashes go with --do TYPE")}
 	case c.File == "":
 		return nil, 0, usageError{errors.New("what shall it say? Give a file, - for standard input, or --do TYPE --hashes N,... [--from tcp://HOST:PORT]")}
-	case c.File == "-":
-		body, err = io.ReadAll(io.LimitReader(os.Stdin, wire.MaxPayload+1))
-	default:
-		body, err = os.ReadFile(c.File)
+	}
+	if body, err = c.read(); err != nil {
+		return nil, 0, err
 	}
 	// The first byte of a msgpack map is none that JSON begins with.
 	if len(body) > 0 && (body[0]&0xf0 == 0x80 || body[0] == 0xde || body[0] == 0xdf) {
 		format = wire.FormatMsgpack
 	}
-	return body, format, err
+	return body, format, nil
+}
+
+// read returns what the file has, or more of it than an envelope may have.
+func (c *hintCmd) read() ([]byte, error) {
+	from := os.Stdin
+	if c.File != "-" {
+		f, err := os.Open(c.File)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		from = f
+	}
+	return io.ReadAll(io.LimitReader(from, wire.MaxPayload+1))
 }
 
 func (c *hintCmd) made() ([]byte, error) {
@@ -108,17 +124,47 @@ func (c *hintCmd) Run(e *env) error {
 		if c.Request == "" || c.File != "" || c.Do != "" {
 			return usageError{errors.New("--discard goes with --request ID, and with nothing to send")}
 		}
-		return c.with(e, func(ctx context.Context, cl *client.Client) error { return cl.DiscardHint(ctx, c.Request) })
+		return c.with(e, func(ctx context.Context, cl *client.Client) error { return hintError(cl.DiscardHint(ctx, c.Request)) })
 	}
 	body, format, err := c.envelope()
 	if err != nil {
 		return err
 	}
+	if most := wire.MaxPayload - 3 - len(c.Request); len(body) > most {
+		return fmt.Errorf("an envelope may have at most %d bytes: send its blocks in several", most)
+	}
 	if c.Show {
-		e.printf("%s\n", body)
-		return nil
+		return c.show(e, format, body)
 	}
 	return c.with(e, func(ctx context.Context, cl *client.Client) error { return c.send(ctx, e, cl, format, body) })
+}
+
+// show prints an envelope: one of msgpack as JSON, for people.
+func (c *hintCmd) show(e *env, format wire.Format, body []byte) error {
+	if format == wire.FormatMsgpack {
+		var v map[string]any
+		err := msgpack.Unmarshal(body, &v)
+		if err == nil {
+			body, err = json.Marshal(v)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.File, err)
+		}
+	}
+	e.printf("%s\n", bytes.TrimSpace(body))
+	return nil
+}
+
+// hintError says what the node's refusal means here.
+func hintError(err error) error {
+	var refused *client.Error
+	switch {
+	case errors.Is(err, client.ErrUnsupported):
+		return fmt.Errorf("the node acts on no hints, or not on those of this namespace (see kvcr serve --hash-recipe): %w", err)
+	case errors.As(err, &refused) && refused.Code == wire.CodeBadPayload:
+		return fmt.Errorf("the node has done nothing: %s", refused.Text)
+	}
+	return err
 }
 
 // errRejected is an envelope of which nothing was accepted: exit code 1.
@@ -129,17 +175,21 @@ func (c *hintCmd) send(ctx context.Context, e *env, cl *client.Client, format wi
 	var err error
 	if !c.NoWait {
 		if outcomes, err = cl.SubscribeOutcomes(ctx, 0, 0); err != nil {
-			return err
+			return hintError(err)
 		}
 		defer outcomes.Close()
 	}
 	answer, err := cl.Hint(ctx, c.Request, format, body)
 	if err != nil {
-		return err
+		return hintError(err)
 	}
 	var results []hints.Result
 	if err := json.Unmarshal(answer, &results); err != nil {
 		return fmt.Errorf("the node's answer: %w", err)
+	}
+	if len(results) == 0 {
+		e.printf("the envelope has no actions\n")
+		return nil
 	}
 	t := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "action\ttype\tanswer\treason")
@@ -159,7 +209,7 @@ func (c *hintCmd) send(ctx context.Context, e *env, cl *client.Client, format wi
 		}
 	}
 	t.Flush()
-	if len(results) > 0 && accepted == 0 {
+	if accepted == 0 {
 		return errRejected
 	}
 	if outcomes == nil {
@@ -173,8 +223,10 @@ func follow(ctx context.Context, e *env, outcomes *client.OutcomeStream, waits m
 	failed := 0
 	for len(waits) > 0 {
 		f, err := outcomes.Next(ctx)
-		if err != nil {
-			return fmt.Errorf("%d actions have not ended: %w", len(waits), err)
+		if errors.Is(err, client.ErrTimeout) {
+			return fmt.Errorf("%s not ended yet; the node goes on, and --timeout waits longer", have(len(waits), "action"))
+		} else if err != nil {
+			return fmt.Errorf("%s not ended: %w", have(len(waits), "action"), err)
 		}
 		if f.Gap {
 			e.printf("outcomes were lost\n")
@@ -185,7 +237,7 @@ func follow(ctx context.Context, e *env, outcomes *client.OutcomeStream, waits m
 				continue
 			}
 			if o.Stage != wire.OutcomeEnd {
-				e.printf("%s  %-8v %s %s\n", o.ActionID, o.Stage, countOf(len(o.Hashes), "block"), o.Reason)
+				e.printf("%s  %-8v %s\n", o.ActionID, o.Stage, strings.TrimSpace(countOf(len(o.Hashes), "block")+" "+o.Reason))
 				continue
 			}
 			delete(waits, int(o.Index))
@@ -204,6 +256,14 @@ func countOf(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// have is countOf with its verb.
+func have(n int, what string) string {
+	if n == 1 {
+		return "1 " + what + " has"
+	}
+	return countOf(n, what) + " have"
 }
 
 // endOf says how the blocks of an action ended.

@@ -34,14 +34,14 @@ func (c *serveCmd) Run(e *env) error {
 	if err != nil {
 		return peerError(err)
 	}
-	c.announce(e, n)
+	c.announce(e, n, &nc)
 	<-e.ctx.Done()
 	fmt.Fprintf(e.stderr, "kvcr: stopping, at most %v\n", nc.DrainTimeout)
 	return n.Close()
 }
 
 // announce says where the node listens and what it has.
-func (c *serveCmd) announce(e *env, n *node.Node) {
+func (c *serveCmd) announce(e *env, n *node.Node, nc *node.Config) {
 	resp, binary, http := n.Addrs()
 	plan := n.Engine().MemoryPlan()
 	e.printf("kvcr %s: %s for blocks, %s for their records\n", versionText(), formatSize(plan.PayloadBytes), formatSize(plan.MetadataBytes))
@@ -66,6 +66,9 @@ func (c *serveCmd) announce(e *env, n *node.Node) {
 			routes = append(routes, r.String())
 		}
 		e.printf("  %-7s %s by %s\n", "peers", strings.Join(p.Endpoints(), ", "), strings.Join(routes, ", "))
+	}
+	if r := nc.Router; r != nil {
+		e.printf("  %-7s %s\n", "hints", r.Recipe)
 	}
 	kvEvents, replay, plane := n.EventEndpoints()
 	for _, l := range [][2]string{{"events", kvEvents}, {"replay", replay}, {"plane", plane}} {

@@ -6,7 +6,9 @@ import (
 	"strings"
 
 	"github.com/kvcr-go/kvcr/hints/events"
+	"github.com/kvcr-go/kvcr/hints/events/zmtp"
 	"github.com/kvcr-go/kvcr/hints/keys"
+	"github.com/kvcr-go/kvcr/internal/listen"
 )
 
 // routerSettings are those of kvcr serve about routers. They mean something once it
@@ -25,15 +27,26 @@ var routerSettings = []setting{
 		return err
 	}},
 	{"rank", "0", "this node's among those of its worker", func(c *engineConfig, v string) error {
-		return atLeast(&c.router.Rank, v, 0)
+		n, err := strconv.ParseUint(v, 10, 16) // ranks are added to ports
+		if err != nil {
+			return fmt.Errorf("%q: must be 0 to 65535", v)
+		}
+		c.router.Rank = int(n)
+		return nil
 	}},
 	{"events", "", "where KV events are published as vLLM does, such as tcp://127.0.0.1:5557, port 0 for any; empty for nowhere", func(c *engineConfig, v string) error {
 		c.events.Endpoint = v
-		return nil
+		return endpoint(v)
+	}},
+	{"events-connect", "false", "connect to a router that listens at events, instead of listening there", func(c *engineConfig, v string) error {
+		var connects bool
+		err := boolean(&connects, v)
+		c.events.Bind = !connects
+		return err
 	}},
 	{"events-replay", "", "where routers ask for KV events that they missed, such as tcp://127.0.0.1:5558; empty for nowhere", func(c *engineConfig, v string) error {
 		c.events.Replay = v
-		return nil
+		return endpoint(v)
 	}},
 	{"events-topic", "", "what goes before each message of KV events", func(c *engineConfig, v string) error {
 		c.events.Topic = v
@@ -45,7 +58,7 @@ var routerSettings = []setting{
 	}},
 	{"event-plane", "", "where events of Dynamo's plane are published, such as tcp://127.0.0.1:0; empty for nowhere", func(c *engineConfig, v string) error {
 		c.plane.Endpoint = v
-		return nil
+		return endpoint(v)
 	}},
 }
 
@@ -62,6 +75,9 @@ func settleRouter(vs values, c *engineConfig) error {
 	if v := vs.get("events-replay"); v.Value != "" && c.events.Endpoint == "" {
 		return fmt.Errorf("%s: events-replay: means nothing without events; give that, or leave it out", v.Source)
 	}
+	if v := vs.get("events-connect"); !c.events.Bind && (c.events.Endpoint == "" || events.Binds(c.events.Endpoint)) {
+		return fmt.Errorf("%s: events-connect: needs the address of a router in events, not %q", v.Source, c.events.Endpoint)
+	}
 	r := c.router
 	if c.events.Endpoint != "" {
 		r.Events = &c.events
@@ -69,27 +85,31 @@ func settleRouter(vs values, c *engineConfig) error {
 	if c.plane.Endpoint != "" {
 		r.Plane = &c.plane
 	}
-	for name, endpoint := range map[string]string{"events": c.events.Endpoint, "events-replay": c.events.Replay, "event-plane": c.plane.Endpoint} {
-		if err := c.checkEndpoint(endpoint); err != nil {
-			return fmt.Errorf("%s: %s: %w", vs.get(name).Source, name, err)
+	for _, name := range []string{"events", "events-replay", "event-plane"} {
+		v := vs.get(name)
+		if name == "events" && !c.events.Bind {
+			continue // others do not reach it there
+		}
+		if !c.node.Public && !loopbackOnly(v.Value) {
+			return fmt.Errorf("%s: %s: %q: anybody who reaches it could listen; use 127.0.0.1, or allow it with --public true", v.Source, name, v.Value)
 		}
 	}
 	c.node.Router = &r
 	return nil
 }
 
-// checkEndpoint refuses addresses that others can reach, as for all listeners:
-// subscribers of ZMQ prove nothing.
-func (c *engineConfig) checkEndpoint(endpoint string) error {
-	if endpoint == "" || c.node.Public || strings.HasPrefix(endpoint, "ipc://") || strings.HasPrefix(endpoint, "inproc://") {
+// endpoint refuses what is none of ZMQ's, for a process that others are to reach.
+func endpoint(v string) error {
+	err := zmtp.CheckEndpoint(v)
+	if v == "" || err == nil && !strings.HasPrefix(v, "inproc://") {
 		return nil
 	}
-	rest, ok := strings.CutPrefix(endpoint, "tcp://")
-	if !ok {
-		return fmt.Errorf("%q: must be tcp://host:port, ipc://path or inproc://name", endpoint)
-	}
-	if events.Binds(endpoint) && !strings.HasPrefix(rest, "127.") && !strings.HasPrefix(rest, "[::1]") && !strings.HasPrefix(rest, "localhost:") {
-		return fmt.Errorf("%q: anybody who reaches it could listen; use 127.0.0.1, or allow it with --public true", endpoint)
-	}
-	return nil
+	return fmt.Errorf("%q: must be tcp://HOST:PORT or ipc://PATH", v)
+}
+
+// loopbackOnly reports whether an endpoint to listen at is out of others' reach, as
+// is asked of all listeners: subscribers of ZMQ prove nothing.
+func loopbackOnly(endpoint string) bool {
+	addr, tcp := strings.CutPrefix(endpoint, "tcp://")
+	return !tcp || listen.Loopback(addr)
 }
