@@ -566,7 +566,7 @@ func TestRouterRefused(t *testing.T) {
 	at := func(endpoint string) *events.PublisherConfig {
 		return &events.PublisherConfig{Endpoint: endpoint, Linger: -1}
 	}
-	bound := at("tcp://192.0.2.1:0")
+	bound := at("tcp://192.0.2.1:5557")
 	bound.Bind = true
 	starts := func(r Router, public bool) error {
 		cfg := config()
