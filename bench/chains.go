@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/kvcr-go/kvcr/hints/events"
+	"github.com/kvcr-go/kvcr/hints/keys"
 )
 
 // chains deals out blocks that are in no chain before.
@@ -41,4 +42,45 @@ func removes(dst []events.RouterEvent, w events.Worker, tier events.Tier, chain 
 		dst = append(dst, ev)
 	}
 	return dst
+}
+
+// tokenChain is a chain of blocks with the tokens that they are of, as an engine has it.
+type tokenChain struct {
+	blocks []events.Block
+	tokens []uint32
+	size   int // tokens of a block
+}
+
+// makeTokenChain makes the same chain for the same number, another for another.
+func makeTokenChain(number uint64, blocks, size int) tokenChain {
+	c := tokenChain{tokens: make([]uint32, blocks*size), size: size}
+	for i := range c.tokens {
+		c.tokens[i] = uint32(mix64(number<<32+uint64(i)) % 128_000) // a vocabulary
+	}
+	h := keys.Hasher{BlockSize: size, Seed: keys.Seed}
+	c.blocks = h.AppendBlocks(nil, c.tokens, nil)
+	return c
+}
+
+// stored is the event of the blocks [from, to) in memory of the host.
+func (c *tokenChain) stored(from, to int) *events.Batch {
+	ev := events.Event{Kind: events.BlockStored, Hashes: c.hashes(from, to), Tokens: c.tokens[from*c.size : to*c.size], BlockSize: uint32(c.size), Medium: events.HostPinned.Medium()}
+	if from > 0 {
+		ev.HasParent, ev.Parent = true, c.blocks[from-1].Hash
+	}
+	return &events.Batch{Events: []events.Event{ev}}
+}
+
+// removed is the event of their removal, from the end on.
+func (c *tokenChain) removed(from, to int) *events.Batch {
+	hashes := c.hashes(from, to)
+	slices.Reverse(hashes)
+	return &events.Batch{Events: []events.Event{{Kind: events.BlockRemoved, Hashes: hashes, Medium: events.HostPinned.Medium()}}}
+}
+
+func (c *tokenChain) hashes(from, to int) (out []uint64) {
+	for _, b := range c.blocks[from:to] {
+		out = append(out, b.Hash)
+	}
+	return out
 }

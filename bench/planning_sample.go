@@ -46,24 +46,33 @@ const (
 	planMost  = 1 << 20
 )
 
-// PlanSample is one process of the planner's suite: it builds a fixture, compares what
-// the planner says with what the fixture expects, and measures operations: the walk
-// through HostPinned, the summary, and the choice for every target. What comes before
-// it, the match on the device, is not timed.
+// PlanSample is one process of the planner's suite. It stays on one processor.
 func PlanSample(ctx context.Context, spec PlanSpec, out io.Writer) error {
-	sample := planSample{Pinned: pinProcess(os.Getpid(), spec.CPU) == nil}
+	pinned := pinProcess(os.Getpid(), spec.CPU) == nil
 	runtime.GOMAXPROCS(1)
-	v, err := fixture.Build(spec.Fixture)
+	sample, err := takePlanSample(ctx, spec)
 	if err != nil {
 		return err
 	}
+	sample.Pinned = pinned
+	return json.NewEncoder(out).Encode(sample)
+}
+
+// takePlanSample builds a fixture, compares what the planner says with what the fixture
+// expects, and measures operations: the walk through HostPinned, the summary, and the
+// choice for every target. What comes before it, the match on the device, is not timed.
+func takePlanSample(ctx context.Context, spec PlanSpec) (sample planSample, err error) {
+	v, err := fixture.Build(spec.Fixture)
+	if err != nil {
+		return sample, err
+	}
 	x := plan.New(plan.Config{})
 	if err := v.Load(x); err != nil {
-		return err
+		return sample, err
 	}
 	s := x.NewScratch()
 	if err := expectPlan(v, x, s); err != nil {
-		return err
+		return sample, err
 	}
 	runtime.GC() // what building has left
 	m := x.Match(s, v.Locals)
@@ -94,12 +103,9 @@ func PlanSample(ctx context.Context, spec PlanSpec, out io.Writer) error {
 		sample.P50, sample.P99 = atPercentile(took, 50), atPercentile(took, 99)
 	}
 	if err := expectPlan(v, x, s); err != nil {
-		return err
+		return sample, err
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return json.NewEncoder(out).Encode(sample)
+	return sample, ctx.Err()
 }
 
 // expectPlan plans once, and reports what is not as the fixture expects.
