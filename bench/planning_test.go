@@ -32,7 +32,7 @@ func TestPlanSample(t *testing.T) {
 
 // A planner that has missed an event is not measured.
 func TestPlanSampleChecks(t *testing.T) {
-	for _, id := range []string{"f01", "f06", "f15"} {
+	for _, id := range []string{"f01", "f06", "f12", "f15"} {
 		v, err := fixture.Build(id)
 		if err != nil {
 			t.Fatal(err)

@@ -148,6 +148,10 @@ func TestPrompts(t *testing.T) {
 	if slices.Equal(p[1].Locals, p[2].Locals) {
 		t.Error("a cache namespace makes no other hashes")
 	}
+	across := read(t, `{"block_size": 4, "id_tokens": 6, "members": [{"worker": 1}], "prompts": [{"hash_ids": [7, 9]}, {"tokens": [7,7,7,7,7,7,9,9,9,9,9,9]}]}`)
+	if !slices.Equal(across.Prompts[0].Locals, across.Prompts[1].Locals) || len(across.Prompts[0].Locals) != 3 {
+		t.Errorf("blocks across ids: %v", across.Prompts)
+	}
 	text, err := json.Marshal(p[0].Locals)
 	if err != nil {
 		t.Fatal(err)
@@ -320,6 +324,24 @@ func TestDump(t *testing.T) {
 	}
 	if f := a.Targets[0].Fetches; len(f) != 1 || f[0].Kind != KindContinuation || f[0].To != len(v.Locals) || f[0].Source != v.Sources[0] {
 		t.Errorf("%+v", f)
+	}
+}
+
+// A chain of which the beginning is not there is no prompt, however long.
+func TestDumpWithoutRoot(t *testing.T) {
+	line := func(parent string, blocks ...int) string {
+		var list []string
+		for _, b := range blocks {
+			list = append(list, fmt.Sprintf(`{"block_hash":%d,"tokens_hash":%d}`, b, b+100))
+		}
+		return fmt.Sprintf(`{"worker_id":1,"event":{"event_id":1,"data":{"stored":{"parent_hash":%s,"blocks":[%s]}}}}`+"\n", parent, strings.Join(list, ","))
+	}
+	s, err := Read(strings.NewReader(line("50", 51, 52, 53, 54)+line("null", 1, 2)+line("61", 60)+line("60", 61)), "dump")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := s.Prompts[0]; !slices.Equal(p.Hashes, []uint64{1, 2}) || !slices.Equal(p.Locals, []uint64{101, 102}) {
+		t.Errorf("%+v", p)
 	}
 }
 
