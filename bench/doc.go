@@ -1,16 +1,19 @@
 // Package bench measures KVCR beside its alternatives and replays recorded
 // request traces through it.
 //
-// It uses the public API only. There are six suites, each a function that
+// It uses the public API only. There are eight suites, each a function that
 // returns rows of one schema (report.go):
 //
-//	Engine  the cache beside other in-process caches, puts and delivers beside
-//	        Go's copy, allocations, memory, pauses
-//	Ring    the command ring beside a channel and the queues of xsync
-//	Policy  hit ratios of the eviction policies beside Belady's bound
-//	Node    a node beside other servers, with the load from another process
-//	Trace   traces against a node, each request at its time
-//	Fetches fetches between two processes beside plain copies, sockets, UCX
+//	Engine    the cache beside other in-process caches, puts and delivers beside
+//	          Go's copy, allocations, memory, pauses
+//	Ring      the command ring beside a channel and the queues of xsync
+//	Policy    hit ratios of the eviction policies beside Belady's bound
+//	Node      a node beside other servers, with the load from another process
+//	Trace     traces against a node, each request at its time
+//	Fetches   fetches between two processes beside plain copies, sockets, UCX
+//	Hints     envelopes served, events published and ingested, memory of an index
+//	Planning  the planner's fixtures, a process for each sample; lookups beside
+//	          events; the planner beside its oracle
 //
 // and one job, Replay: every request of a trace goes through an engine, every
 // byte of every hit is compared with what was deposited.
@@ -31,6 +34,9 @@
 //   - In Fetches each contender has memory of its own, since one that reads what
 //     another has just read measures the caches, and they take turns of one
 //     operation each, of which a run's value is the median.
+//   - Of the reference of hints and of its planner there are only figures, of
+//     another machine: they stand beside ours as rows of the name reference, for
+//     orientation.
 //   - Peers run interleaved in one process, at least five rounds (three when
 //     quick); a row keeps the value of each round and reports the median. A
 //     claim is a ratio inside one run, never an absolute time.

@@ -65,6 +65,9 @@ type Result struct {
 	Better      Better
 	Bar         Bar
 	Series      []*Series
+	// Across: results that differ in their last parameter only make the columns of
+	// one table.
+	Across bool
 }
 
 // series returns the series of impl, a new one if there is none.
@@ -261,15 +264,15 @@ func (rep *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// curves are the parameters whose values make columns of one table, when they are
-// the last of a result.
+// curves are parameters whose values make columns of one table wherever they are the
+// last of a result.
 var curves = []string{"capacity", "percentile"}
 
 // row is how many results from i on differ in such a parameter only.
 func (rep *Report) row(i int) int {
 	first := rep.Results[i]
 	last := len(first.Params) - 1
-	if last < 0 || !slices.Contains(curves, first.Params[last].Name) {
+	if last < 0 || !first.Across && !slices.Contains(curves, first.Params[last].Name) {
 		return 1
 	}
 	n := 1
@@ -296,9 +299,9 @@ func across(b *strings.Builder, results []*Result) {
 		for _, r := range results {
 			row = append(row, Number(r.series(s.Impl).Median()))
 		}
-		rows = append(rows, row)
+		rows = append(rows, append(row, s.Note))
 	}
-	WriteColumns(b, "ll"+strings.Repeat("r", len(results)), rows) // a strings.Builder takes everything
+	WriteColumns(b, "ll"+strings.Repeat("r", len(results))+"l", rows) // a strings.Builder takes everything
 }
 
 func (r *Result) title() string {

@@ -138,3 +138,33 @@ func TestMedianAndNumbers(t *testing.T) {
 		}
 	}
 }
+
+// Results that differ in their last parameter only share a table where they say so.
+func TestAcross(t *testing.T) {
+	rep := &Report{}
+	for i, f := range []string{"f01", "f02"} {
+		r := rep.result(Result{Suite: "plan", Name: "plan-bytes", Params: []Param{{"stat", "p50"}, {"fixture", f}}, Unit: "bytes/op", Better: Lower, Across: true, Bar: Bar{Limit: 1, HasLimit: true}})
+		r.series(ours).Runs = []float64{float64(i)}
+		r.series(ours).Note = "counted"
+	}
+	rep.result(Result{Suite: "plan", Name: "other", Params: []Param{{"stat", "p50"}, {"fixture", "f03"}}, Unit: "bytes/op", Better: Lower}).series(ours).Runs = []float64{5}
+	var b strings.Builder
+	if err := rep.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	want := `plan plan-bytes stat=p50   bytes/op, lower is better
+  fixture  f01  f02
+  kvcr       0    1  counted
+  pass  at f01: at most 1: 0
+  pass  at f02: at most 1: 1
+
+plan other stat=p50 fixture=f03   bytes/op, lower is better
+  impl  median  min  max  kvcr is
+  kvcr       5    5    5
+
+2 of 2 bars reached
+`
+	if b.String() != want {
+		t.Errorf("text\n%s\nwant\n%s", b.String(), want)
+	}
+}

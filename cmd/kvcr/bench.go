@@ -41,6 +41,8 @@ type benchCmd struct {
 	Node   benchNodeCmd   `cmd:"" help:"A node, beside redis-server, memcached and a plain server, where they are installed."`
 	Trace  benchTraceCmd  `cmd:"" help:"Traces against a whole node, each request at its time: waits, services, and whether it keeps up."`
 	Peer   benchPeerCmd   `cmd:"" help:"Fetches between two processes, beside plain copies, plain sockets and ucx_perftest."`
+	Hints  benchHintsCmd  `cmd:"" help:"Hints served, events published and ingested: beside what the reference says of itself."`
+	Plan   benchPlanCmd   `cmd:"" help:"The planner over its 15 fixtures, a process for each sample; lookups beside events; the planner beside its oracle."`
 
 	All benchAllCmd `cmd:"" help:"All suites, each in a process of its own."`
 
@@ -49,6 +51,7 @@ type benchCmd struct {
 	ShowProfiles benchProfileCmd `cmd:"" name:"profile" help:"Say where the time went in profiles."`
 
 	PeerSource  benchSourceCmd   `cmd:"" hidden:"" help:"The source of the peer suite."`
+	PlanSample  benchSampleCmd   `cmd:"" hidden:"" help:"One sample of the planner's suite."`
 	Load        benchLoadCmd     `cmd:"" hidden:"" help:"The generator of load of the node suite."`
 	PlainServer benchPlainCmd    `cmd:"" hidden:"" help:"The plain server of the node suite."`
 	Profiled    benchProfiledCmd `cmd:"" hidden:"" help:"Another command, with profiles taken of it."`

@@ -97,6 +97,38 @@ func (c *benchPeerCmd) measure(e *env, o bench.Options) (*bench.Report, error) {
 	return bench.Fetches(e.ctx, bench.PeerOptions{Options: o, Exe: exe, Routes: c.Route})
 }
 
+type benchHintsCmd struct{}
+
+func (c *benchHintsCmd) measure(e *env, o bench.Options) (*bench.Report, error) {
+	return bench.Hints(e.ctx, o)
+}
+
+type benchPlanCmd struct {
+	Base  string `placeholder:"KVCR" help:"Another build of this program: its processes take turns with those of this one."`
+	Check int    `default:"0" placeholder:"N" help:"Compare the planner with its oracle over N inventories at random, and measure nothing."`
+	Seed  uint64 `default:"1" placeholder:"N" help:"Of the first inventory of --check."`
+}
+
+func (c *benchPlanCmd) measure(e *env, o bench.Options) (*bench.Report, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return bench.Planning(e.ctx, bench.PlanOptions{Options: o, Exe: exe, Base: c.Base, Check: c.Check, Seed: c.Seed})
+}
+
+type benchSampleCmd struct {
+	Spec string `arg:"" help:"A bench.PlanSpec as JSON."`
+}
+
+func (c *benchSampleCmd) Run(e *env) error {
+	var spec bench.PlanSpec
+	if err := json.Unmarshal([]byte(c.Spec), &spec); err != nil {
+		return usageError{err}
+	}
+	return bench.PlanSample(e.ctx, spec, e.stdout)
+}
+
 type benchSourceCmd struct {
 	Spec string `arg:"" help:"A bench.SourceSpec as JSON."`
 }

@@ -60,6 +60,9 @@ func TestBenchMistakes(t *testing.T) {
 		{"all but some", []string{"all", "--only", "get-view"}, nil, []string{"one suite"}},
 		{"node result", []string{"node", "--only", "gets"}, nil, []string{"gets", "idle-conn"}},
 		{"speed", []string{"trace", "--speed=-1"}, nil, []string{"speed = -1", "above 0"}},
+		{"plan result", []string{"plan", "--only", "plans"}, nil, []string{"plans", "plan-beside-events"}},
+		{"hints result", []string{"hints", "--only", "submit"}, nil, []string{"submit", "submit-discard"}},
+		{"inventories", []string{"plan", "--check=-1"}, nil, []string{"Check = -1", "0 or more"}},
 		{"profile", []string{"ring", "--profile", "heap"}, nil, []string{"heap", "mem"}},
 		{"compare", []string{"ring", "--compare", "/nowhere.json"}, nil, []string{"/nowhere.json"}},
 		{"report of nothing", []string{"report"}, nil, []string{"file"}},
@@ -86,13 +89,26 @@ func TestBenchLists(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, msg)
 	}
-	for _, s := range []string{"engine ", "ring ", "replay ", "node ", "trace ", "peer ", "all "} {
+	for _, s := range []string{"engine ", "ring ", "replay ", "node ", "trace ", "peer ", "hints ", "plan ", "all "} {
 		if !strings.Contains(out, "\n"+s) && !strings.HasPrefix(out, s) {
 			t.Errorf("no line of %q in\n%s", s, out)
 		}
 	}
 	if strings.Contains(out, "peer-source") {
 		t.Errorf("what is no suite is listed:\n%s", out)
+	}
+}
+
+// The planner agrees with its oracle, and --check says over how much.
+func TestBenchPlanCheck(t *testing.T) {
+	js := filepath.Join(t.TempDir(), "r.json")
+	code, out, msg := call(t, nil, "bench", "plan", "--check", "60", "--seed", "1000", "--json", js)
+	if code != 0 || !strings.Contains(out, "plan check inventories=60 seed=1000") || !strings.Contains(out, "pass") {
+		t.Errorf("exit code %d: %s\n%s", code, msg, out)
+	}
+	rows, err := readRows(js)
+	if err != nil || len(rows) != 2 || rows[0].Value != 0 {
+		t.Errorf("rows %+v, %v", rows, err)
 	}
 }
 
@@ -142,7 +158,7 @@ func TestBenchSmoke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []string{"engine", "ring", "replay", "node", "trace", "peer"} {
+	for _, s := range []string{"engine", "ring", "replay", "node", "trace", "peer", "hints", "plan"} {
 		if suites[s] < 5 || !strings.Contains(string(html), `<h2 id="`+s+`">`) {
 			t.Errorf("%d rows of suite %s, or no part of the page", suites[s], s)
 		}
@@ -165,7 +181,7 @@ func TestBenchSmoke(t *testing.T) {
 	for _, f := range files {
 		names = append(names, f.Name())
 	}
-	if want := []string{"engine.cpu.pprof", "node-load.cpu.pprof", "node-plain.cpu.pprof", "node-server.cpu.pprof", "node.cpu.pprof", "peer-source.cpu.pprof", "peer.cpu.pprof", "replay.cpu.pprof", "ring.cpu.pprof", "trace-server.cpu.pprof", "trace.cpu.pprof"}; !slices.Equal(names, want) {
+	if want := []string{"engine.cpu.pprof", "hints.cpu.pprof", "node-load.cpu.pprof", "node-plain.cpu.pprof", "node-server.cpu.pprof", "node.cpu.pprof", "peer-source.cpu.pprof", "peer.cpu.pprof", "plan-sample.cpu.pprof", "plan.cpu.pprof", "replay.cpu.pprof", "ring.cpu.pprof", "trace-server.cpu.pprof", "trace.cpu.pprof"}; !slices.Equal(names, want) {
 		t.Errorf("profiles %v, want %v", names, want)
 	}
 	p, err := bench.ReadProfile(filepath.Join(prof, "node-server.cpu.pprof"))

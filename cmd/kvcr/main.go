@@ -44,6 +44,7 @@ type cli struct {
 	Stat         statCmd         `cmd:"" help:"Print a node's counters."`
 	Ping         pingCmd         `cmd:"" help:"Measure how long a node takes to answer."`
 	Hint         hintCmd         `cmd:"" help:"Send a router's hints to a node, and say what becomes of them."`
+	Plan         planCmd         `cmd:"" help:"Ask the planner who should fetch what from whom: a table, envelopes, a picture."`
 	Replay       replayCmd       `cmd:"" help:"Send a trace through the engine and check every byte."`
 	Bench        benchCmd        `cmd:"" help:"Measure beside other caches, queues and policies."`
 	Sim          simCmd          `cmd:"" help:"Run the transfer protocol over a simulated network and check what it promises."`

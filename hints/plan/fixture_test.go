@@ -61,6 +61,10 @@ func TestFixtures(t *testing.T) {
 			if len(got) != len(want.Expected.Choices) {
 				t.Fatalf("%d choices, want %d", len(got), len(want.Expected.Choices))
 			}
+			counted, kept := v.Expect()
+			if kept != want.Expected.Kept {
+				t.Errorf("%d intervals counted, want %d", kept, want.Expected.Kept)
+			}
 			for i, c := range got {
 				w := plan.Choice{Target: v.Targets[i], Frontier: want.Depths[i].Frontier}
 				if e := want.Expected.Choices[i]; e != nil {
@@ -71,6 +75,9 @@ func TestFixtures(t *testing.T) {
 				if c != w {
 					t.Errorf("target %d:\n got %+v\nwant %+v", i, c, w)
 				}
+				if counted[i] != w {
+					t.Errorf("target %d:\ncounted %+v\n   want %+v", i, counted[i], w)
+				}
 				if _, hashes, ok := s.Hint(c); ok != (w.Kind != plan.None) || !slices.Equal(hashes, v.Hashes[:w.End]) {
 					t.Errorf("target %d: the hint has %d hashes, %t", i, len(hashes), ok)
 				}
@@ -79,6 +86,24 @@ func TestFixtures(t *testing.T) {
 				t.Errorf("%d intervals, want %d", got, want.Expected.Kept)
 			}
 		})
+	}
+}
+
+// What is counted, without a file of the contract's.
+func TestExpected(t *testing.T) {
+	for _, id := range fixture.IDs() {
+		if testing.Short() && (id == "f08" || id == "f09") {
+			continue
+		}
+		v, x := build(t, id)
+		s := x.NewScratch()
+		want, kept := v.Expect()
+		if got := x.Choose(s, v.Locals, nil); !slices.Equal(got, want) {
+			t.Errorf("%s:\n got %+v\nwant %+v", id, got, want)
+		}
+		if got := len(s.Intervals(nil)); got != kept {
+			t.Errorf("%s: %d intervals, want %d", id, got, kept)
+		}
 	}
 }
 
