@@ -75,8 +75,9 @@ type Publisher struct {
 	// Run's own.
 	batch  batch
 	nextID uint64
-	synced bool     // the table is what was published
-	tokens []uint32 // scratch
+	synced bool       // the table is what was published
+	gone   []departed // but for these, which are to be taken back
+	tokens []uint32   // scratch
 
 	counts struct {
 		events, batches, stored, removed, undescribed, duplicates, foreign, looped, refused, tiers, gaps, snapshots, failures atomic.Uint64

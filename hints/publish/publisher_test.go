@@ -955,3 +955,38 @@ func BenchmarkChange(b *testing.B) {
 type discard struct{}
 
 func (discard) Publish([]Event) error { return nil }
+
+// A Run that ends while one of two sinks refuses what a snapshot has taken back: the
+// next Run goes on, and neither sink misses anything.
+func TestRunEndsInSnapshot(t *testing.T) {
+	other := newRouter(t)
+	r := open(t, rigOptions{config: func(c *Config) { c.Recovery, c.MaxBlocks = ByDifference, 2 }, before: func(r *rig) { r.p.sink = Sinks(r.router, other) }})
+	var all []kvcr.Item
+	for c := range 5 {
+		_, items := chainOf(c, 2)
+		all = append(all, items...)
+	}
+	r.deposit(all, kvcr.DepositOptions{})
+	r.waitForTruth()
+	r.stop()
+	for i := range all {
+		r.h.Delete(all[i].Key)
+	}
+	for range 3 {
+		other.mu.Lock()
+		other.refuse = 1 << 30
+		other.mu.Unlock()
+		r.run()
+		other.wait("a refusal", func() bool { return other.refuse < 1<<30 })
+		r.stop()
+	}
+	bs, items := chainOf(9, 1)
+	r.deposit(items, kvcr.DepositOptions{})
+	other.mu.Lock()
+	other.refuse = 0
+	other.mu.Unlock()
+	r.run()
+	r.router.waitFor(hashesOf(bs)...)
+	other.waitFor(hashesOf(bs)...)
+	r.waitForTruth()
+}
