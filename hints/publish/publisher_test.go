@@ -990,3 +990,42 @@ func TestRunEndsInSnapshot(t *testing.T) {
 	other.waitFor(hashesOf(bs)...)
 	r.waitForTruth()
 }
+
+// Blocks of very many tokens make smaller batches: one that a sink finds too large
+// would be offered for ever.
+func TestBatchesFitTheirSink(t *testing.T) {
+	pub, err := events.NewPublisher(events.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pub.Close()
+	r := open(t, rigOptions{config: func(c *Config) { c.FlushAfter = time.Minute }, before: func(r *rig) {
+		r.p.sink = Sinks(r.router, EngineEvents(pub))
+	}})
+	const each = keys.MaxBlockTokens
+	tokens := make([]uint32, each)
+	for i := range tokens {
+		tokens[i] = 1<<20 + uint32(i)
+	}
+	h := keys.Hasher{BlockSize: each, Seed: keys.Seed}
+	var blocks, size int
+	for i := range uint32(120) {
+		tokens[0] = i
+		bs := h.AppendBlocks(nil, tokens, nil)
+		key := dynamo.AppendBlockKey(nil, bs[0].Hash, bs[0].Local)
+		if err := r.table.Describe("kv", key, keys.Description{Tokens: tokens}); err != nil {
+			t.Fatal(err)
+		}
+		r.deposit([]kvcr.Item{{Key: key, Value: make([]byte, 64)}}, kvcr.DepositOptions{})
+	}
+	r.router.wait("a batch", func() bool {
+		blocks = len(r.router.held[dram])
+		return blocks > 0
+	})
+	if size = 5 * each * blocks; size < maxBatchBytes || size > 2*maxBatchBytes {
+		t.Errorf("a batch of %d blocks, %d bytes", blocks, size)
+	}
+	if s := r.statsAtEnd(); s.Failures != 0 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -43,7 +43,7 @@ func (p *Publisher) snapshot(ctx context.Context, sub *kvcr.Subscription) error 
 		case all || effect == keys.Changed:
 			p.stored(en.Namespace, en.Key, en.Parent, tier, hash)
 		}
-		if p.batch.n >= p.cfg.MaxBlocks {
+		if p.batch.full(p.cfg.MaxBlocks) {
 			if err := p.flush(ctx); err != nil {
 				return err
 			}
@@ -73,7 +73,7 @@ func (p *Publisher) takeBack(ctx context.Context) error {
 	for len(p.gone) > 0 {
 		p.batch.removed(p.gone[0].tier, p.gone[0].hash)
 		p.gone = p.gone[1:]
-		if p.batch.n >= p.cfg.MaxBlocks {
+		if p.batch.full(p.cfg.MaxBlocks) {
 			if err := p.flush(ctx); err != nil {
 				return err
 			}
