@@ -513,6 +513,9 @@ func (f *fetching) arrived(at []int, existing, drop bool) {
 		case !ok: // it had to leave at once
 			f.op.settle(i, Result{Reason: ReasonCapacity, why: wire.StatusCapacity})
 		case f.work != nil:
+			if existing && f.e.moves.Passing() > 0 { // it came for a request only
+				f.e.records.keep(f.ns.cfg.Name, f.keys[i])
+			}
 			v.Release()
 			f.op.settle(i, Result{Existing: existing})
 		default:

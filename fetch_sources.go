@@ -108,7 +108,7 @@ func (f *fetching) advised(absent []int) {
 		s.only = only(p.Keys)
 		if p.Move && f.targets == nil {
 			m := s
-			m.move, m.only = true, only(p.Listed)
+			m.move, m.drop, m.only = true, false, only(p.Listed) // it would be the last copy
 			f.sources = append(f.sources, m)
 			for _, j := range p.Listed {
 				s.only[absent[j]] = false

@@ -332,3 +332,48 @@ func TestNoRetainMeetsDeposit(t *testing.T) {
 		t.Error("the deposited block has left, or the other has not")
 	}
 }
+
+// A block that came for a request only stays when somebody has wanted it since: who
+// deposits it, prefetches it, or moves it here, after which it is the last copy.
+func TestNoRetainOfWhatIsWanted(t *testing.T) {
+	a, b := openHinted(t, nil), openHinted(t, nil)
+	keys := keysOf(0, 4)
+	a.deposit(t, keys)
+	b.advise("r", hints.Transfer{Source: a.endpoint, Hashes: hashesOf(0, 4), NoRetain: true})
+	rs := wait(t, b.h.FetchFrom(keys, kvcr.FetchOptions{RequestID: "r"}))
+	if err := b.h.Deposit(keys[0], payload("block-0", 64<<10)); err != nil {
+		t.Fatal(err)
+	}
+	for kind, hash := range map[string]uint64{hints.TypeMove: 1, hints.TypePrefetch: 2} {
+		if o := b.end(b.order(kind, a.endpoint, hash), 0); o.Moved+o.Present != 1 {
+			t.Errorf("%s: %+v", kind, o)
+		}
+	}
+	release(rs)
+	for i, want := range []bool{true, true, true, false} {
+		if b.h.Has(keys[i]) != want {
+			t.Errorf("%s is here: %t", keys[i], !want)
+		}
+	}
+	if n := a.has(keys); n != 3 || b.stats().NotRetained != 1 {
+		t.Errorf("the source has %d, %d have left", n, b.stats().NotRetained)
+	}
+}
+
+// What a request has moved stays, whatever else its hint asks for: it is the last copy.
+func TestNoRetainOfWhatIsMoved(t *testing.T) {
+	a := openHinted(t, nil)
+	b := openHinted(t, func(c *kvcr.Config) { c.Hints.Advice.RequestMoves = true })
+	keys := keysOf(0, 4)
+	a.deposit(t, keys)
+	b.advise("r", hints.Transfer{Source: a.endpoint, Hashes: hashesOf(0, 4), NoRetain: true, Move: true})
+	rs := wait(t, b.h.FetchFrom(keys, kvcr.FetchOptions{RequestID: "r"}))
+	eventually(t, "the moves are over", func() bool {
+		st, err := b.Stats()
+		return err == nil && a.has(keys) == 0 && st.Holds == 0
+	})
+	release(rs)
+	if n := b.has(keys); n != 4 {
+		t.Errorf("%d of 4 moved blocks are left in the world", n)
+	}
+}

@@ -2,6 +2,7 @@ package kvcr
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -90,6 +91,8 @@ type joining struct {
 // await answers the keys from what has come, once it has, and fetches the rest.
 func (h *hinted) await(j *joining) {
 	e := h.e
+	// The caller may change its own.
+	j.opt.Sources, j.opt.Generations = slices.Clone(j.opt.Sources), slices.Clone(j.opt.Generations)
 	if j.opt.Timeout <= 0 {
 		j.opt.Timeout = e.cfg.OperationTimeout
 	}

@@ -100,6 +100,32 @@ func TestPrefetchOverlapsFetch(t *testing.T) {
 	}
 }
 
+// What a caller passes to a fetch is its own again when the call returns, also where the
+// fetch waits for somebody else's.
+func TestJoinedFetchOwnsItsOptions(t *testing.T) {
+	a, b := openHinted(t, nil), openHinted(t, nil)
+	keys := keysOf(0, 4)
+	a.deposit(t, keys)
+	r := openRelay(t, a.endpoint)
+	r.hold(true)
+	b.order(hints.TypePrefetch, r.endpoint, hashesOf(0, 4)...)
+	eventually(t, "it is under way", func() bool { return b.h.Query(keys)[3].Status == kvcr.StatusFetching })
+	opt := kvcr.FetchOptions{Sources: []string{a.endpoint}, Generations: make([]uint32, 4), Timeout: 600 * time.Millisecond}
+	op := b.h.FetchFrom(keys, opt)
+	opt.Sources[0] = nobody
+	for i := range opt.Generations {
+		opt.Generations[i] = 12345
+	}
+	rs := wait(t, op)
+	for i := range rs {
+		if !rs[i].OK() {
+			t.Errorf("%s: %v", keys[i], rs[i].Reason)
+		}
+	}
+	release(rs)
+	r.hold(false)
+}
+
 // A request that has joined a prefetch which then fails fetches by itself, and one that
 // is aborted meanwhile does not wait.
 func TestJoinedPrefetchFails(t *testing.T) {

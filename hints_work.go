@@ -65,7 +65,7 @@ func (w *workEngine) Look(b *work.Block) (s work.Standing, reason string) {
 	switch st := w.e.records.Lookup(b.Namespace, b.Key, &r); {
 	case st == wire.StatusOK && (int64(r.Size) != b.Bytes || !slices.Equal(r.Pools, b.Pools)):
 		return work.Refused, outcomeReason(wire.StatusBadLayout) // another block has the key here
-	case st == wire.StatusOK:
+	case st == wire.StatusOK && (w.e.moves.Passing() == 0 || w.e.records.keep(b.Namespace, b.Key)):
 		(*hinted)(w).describe(b)
 		return work.Present, ""
 	case st == wire.StatusClosed:

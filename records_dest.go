@@ -361,7 +361,7 @@ func (r *Records) adopt(taken []*inSlot, hold peer.HoldID) wire.Status {
 			s.p.SetSum(s.a.Reserved, s.sum)
 		}
 	}
-	how := shard.Adopting{Hold: holdOf(hold), Children: r.inbound.waiting[waited{leader.p, string(leader.key)}]}
+	how := shard.Adopting{Hold: holdOf(hold), Passing: r.brought[leader.op] != nil, Children: r.inbound.waiting[waited{leader.p, string(leader.key)}]}
 	if c := leader.chain; c != nil {
 		how.ChainLen = c.length
 		how.Tail = len(taken) == 1 && c.length > 1 && c.last == leader.item
@@ -389,7 +389,8 @@ func (r *Records) adopt(taken []*inSlot, hold peer.HoldID) wire.Status {
 }
 
 // watchBrought has Commit take note of an operation's items whose bytes become a block,
-// until unwatchBrought; those of others found one resident.
+// until unwatchBrought; those of others found one resident. Such a block is for its
+// readers only: see expelBlock.
 func (r *Records) watchBrought(op peer.OpID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

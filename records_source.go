@@ -218,7 +218,8 @@ func (r *Records) Expel(namespace string, key []byte) wire.Status {
 	return moveStatus(p.Expel(hash, key))
 }
 
-// expelBlock is Expel of one life of a block.
+// expelBlock is Expel of one life of a block that came for its readers only; one that
+// somebody has wanted since is StatusMiss.
 func (r *Records) expelBlock(p *part, b shard.Block) wire.Status {
 	closed := r.lock()
 	defer r.unlock(false)
@@ -228,8 +229,21 @@ func (r *Records) expelBlock(p *part, b shard.Block) wire.Status {
 	return moveStatus(p.ExpelBlock(b))
 }
 
+// keep has the block of a key stay, also if it came for its readers only, and reports
+// whether it is here.
+func (r *Records) keep(namespace string, key []byte) bool {
+	closed := r.lock()
+	defer r.unlock(false)
+	if closed {
+		return true
+	}
+	p, hash, st := r.place(namespace, key)
+	return st == wire.StatusOK && p.Keep(hash, key)
+}
+
 // releaseDropped ends a View whose block is not to be kept: it leaves with the last
-// claim. One that somebody holds, or a move has marked, stays.
+// claim. One that somebody holds, has deposited or moved here since, or that a move has
+// marked, stays.
 func (e *Engine) releaseDropped(p *part, c shard.Claim) error {
 	b := p.BlockOf(c)
 	if err := p.Release(c); err != nil {

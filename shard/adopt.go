@@ -124,6 +124,8 @@ type Adopting struct {
 	// adopted before it.
 	Children []Child
 	Hold     MoveID // zero: none
+	// Passing: what becomes Ours is for its readers only. See ExpelBlock.
+	Passing bool
 }
 
 // Child is a key and its hash.
@@ -184,6 +186,9 @@ func (s *Shard) adopt(parts []Adoption, how *Adopting) (Reason, MoveResult) {
 		if child := s.leadOf(c.Hash, c.Key); child != 0 && child != lead {
 			s.relink(child, lead)
 		}
+	}
+	if how.Passing && how.Ours {
+		s.pass(lead)
 	}
 	if room {
 		s.takeHold(lead, how.Hold)

@@ -50,6 +50,7 @@ const (
 type MoveBudget struct {
 	MaxMarks, MaxHolds int64
 	marks, holds       atomic.Int64
+	passing            atomic.Int64
 }
 
 // defaultMoves is the budget of a shard that is given none.
@@ -57,6 +58,9 @@ const defaultMoves = 16384
 
 // Marks and Holds count those that are set now.
 func (b *MoveBudget) Marks() int { return int(b.marks.Load()) }
+
+// Passing counts the blocks that leave with their readers, at most maxPassing.
+func (b *MoveBudget) Passing() int { return int(b.passing.Load()) }
 
 // Holds: see Marks.
 func (b *MoveBudget) Holds() int { return int(b.holds.Load()) }
@@ -81,9 +85,12 @@ func (b Block) Group() uint32 { return b.lead }
 
 // moves is the side table. Token holder only.
 type moves struct {
-	n     int               // marks and holds together
+	n     int               // marks, holds and what passes together
 	marks map[uint32]MoveID // by leading record
 	holds map[uint32]MoveID
+	// passing are blocks that were adopted for their readers only, and that nobody has
+	// wanted since: see ExpelBlock.
+	passing map[uint32]struct{}
 	// lifted remembers the last marks that ended against their movers' will, and
 	// why; order is when, a ring. What has been forgotten reads as redeposited.
 	lifted map[liftedMark]MoveResult
@@ -102,8 +109,12 @@ type liftedMark struct {
 // its operation's time, in which far fewer marks are lifted.
 const maxLifted = 4096
 
+// maxPassing bounds what passes; further blocks stay. Arbitrary: many more than
+// requests read at a time.
+const maxPassing = 16384
+
 func (m *moves) init() {
-	m.marks, m.holds = map[uint32]MoveID{}, map[uint32]MoveID{}
+	m.marks, m.holds, m.passing = map[uint32]MoveID{}, map[uint32]MoveID{}, map[uint32]struct{}{}
 	m.lifted = map[liftedMark]MoveResult{}
 	m.order, m.next, m.n = nil, 0, 0
 }
@@ -120,6 +131,7 @@ func (s *Shard) bound(lead uint32) bool {
 func (s *Shard) clearMoves() {
 	s.budget.marks.Add(-int64(len(s.moves.marks)))
 	s.budget.holds.Add(-int64(len(s.moves.holds)))
+	s.budget.passing.Add(-int64(len(s.moves.passing)))
 	s.moves.init()
 }
 
@@ -172,14 +184,48 @@ func (s *Shard) alive(b Block) bool {
 	return stateOf(w) == ready && genOf(w) == b.gen
 }
 
-// lift ends a mark that its mover has not ended.
+// lift ends a mark that its mover has not ended. Nor does the block pass any more: it
+// was deposited anew, or is another one's, or gone.
 func (s *Shard) lift(lead uint32, why MoveResult) {
+	s.keep(lead)
 	m, ok := s.moves.marks[lead]
 	if !ok {
 		return
 	}
 	s.dropMark(lead)
 	s.moves.note(liftedMark{lead, genOf(s.hot[lead].word.Load()), m}, why)
+}
+
+// pass lets a block leave with its readers.
+func (s *Shard) pass(lead uint32) {
+	if _, ok := s.moves.passing[lead]; !ok && take(&s.budget.passing, maxPassing) {
+		s.moves.passing[lead] = struct{}{}
+		s.moves.n++
+	}
+}
+
+// keep has a block stay that was to leave with its readers.
+func (s *Shard) keep(lead uint32) {
+	if _, ok := s.moves.passing[lead]; ok {
+		delete(s.moves.passing, lead)
+		s.moves.n--
+		s.budget.passing.Add(-1)
+	}
+}
+
+// Keep has the block of a key stay, if it was to leave with its readers, and reports
+// whether there is one. While nothing passes it does not look, and says so there is.
+func (s *Shard) Keep(hash uint64, key []byte) (there bool) {
+	if s.budget.passing.Load() == 0 {
+		return true
+	}
+	s.turn(func() {
+		if lead := s.leadOf(hash, key); lead != 0 {
+			s.keep(lead)
+			there = true
+		}
+	})
+	return there
 }
 
 func (s *Shard) dropMark(lead uint32) {
@@ -353,10 +399,13 @@ func (s *Shard) Expel(hash uint64, key []byte) (got MoveResult) {
 	return max(got, moveResult(why))
 }
 
-// ExpelBlock is Expel of one life of a block.
+// ExpelBlock is Expel of one life of a block that passes (Adopting.Passing): it was
+// adopted for its readers, and since then nobody has deposited it, moved it here, or
+// called Keep. One that does not, or not any more, is MoveMiss.
 func (s *Shard) ExpelBlock(b Block) (got MoveResult) {
 	why := s.turn(func() {
-		if got = MoveMiss; s.alive(b) {
+		got = MoveMiss
+		if _, passes := s.moves.passing[b.lead]; passes && s.alive(b) {
 			got = s.expel(b.lead)
 		}
 	})
@@ -445,6 +494,7 @@ func (s *Shard) mayHold(lead uint32, h MoveID) (got MoveResult, room bool) {
 
 // takeHold holds a block, in the room that mayHold has taken.
 func (s *Shard) takeHold(lead uint32, h MoveID) {
+	s.keep(lead) // the source's copy goes
 	s.moves.holds[lead] = h
 	s.moves.n++
 	s.hold(lead)

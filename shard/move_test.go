@@ -1141,3 +1141,65 @@ func TestMoveEvents(t *testing.T) {
 		t.Error("a removed block is there")
 	}
 }
+
+// A block adopted for its readers leaves by ExpelBlock, unless somebody has wanted it
+// since.
+func TestPassing(t *testing.T) {
+	s := newTest(t, rig{pools: []Pool{{64, 16}}})
+	l := newLane(t, s)
+	adopt := func(n int, h MoveID) Block {
+		t.Helper()
+		why, got := s.Adopt([]Adoption{adoption(t, s, key(n), 64)}, &Adopting{Passing: true, Hold: h})
+		c, ok := get(l, key(n))
+		if why != OK || got != MoveOK || !ok {
+			t.Fatal(why, got, ok)
+		}
+		defer s.Release(c)
+		return s.BlockOf(c)
+	}
+	hold := func(n int) (uint64, []byte, MoveID) { return s.hash(key(n)), key(n), MoveID{1, uint64(n)} }
+	wanted := []func(n int){
+		0: nil,
+		1: func(n int) { give(l, key(n), pattern(key(n), 0, 64)) },
+		2: func(n int) { s.TakeHold(hold(n)); s.DropHold(hold(n)) },
+		3: func(n int) {
+			if !s.Keep(s.hash(key(n)), key(n)) {
+				t.Error("Keep says that it is not there")
+			}
+		},
+		4: func(n int) { mustPut(t, l, key(n), pattern(key(n), 1, 64)) },
+	}
+	for n, want := range wanted {
+		b := adopt(n, MoveID{})
+		if want != nil {
+			want(n)
+		}
+		if got := s.ExpelBlock(b); (got == MoveOK) != (want == nil) {
+			t.Errorf("%d: %v", n, got)
+		}
+		if got := s.ExpelBlock(b); got != MoveMiss {
+			t.Errorf("%d, once more: %v", n, got)
+		}
+	}
+	_, _, m := hold(20)
+	if b := adopt(20, m); s.ExpelBlock(b) != MoveMiss {
+		t.Error("the copy that a move has brought has left")
+	}
+	s.DropHold(hold(20))
+	if n := s.budget.Passing(); n != 0 || s.moves.n != 0 {
+		t.Errorf("%d pass, %d in all", n, s.moves.n)
+	}
+	adopt(22, MoveID{})
+	l.Delete(s.hash(key(22)), key(22), 0)
+	if n := s.budget.Passing(); n != 0 {
+		t.Errorf("%d pass that are gone", n)
+	}
+	if !s.Keep(s.hash(key(99)), key(99)) {
+		t.Error("Keep looks where nothing passes")
+	}
+	adopt(23, MoveID{})
+	if s.Keep(s.hash(key(99)), key(99)) {
+		t.Error("Keep finds what is not there")
+	}
+	purge(t, s, l)
+}

@@ -40,9 +40,9 @@ type TableConfig struct {
 // names, takes 48 more, and 4 for each token. None of it has pointers for the garbage
 // collector to follow.
 //
-// Invariants: index[h] begins the chain of all keys with hash h, in no order; a key
-// is in the table at most once, with the tiers it lies in; a key without a tier is
-// not in the table.
+// Invariants: index[h] begins the chain of all keys with hash h, in no order, and of
+// maxSame at most; a key is in the table at most once, with the tiers it lies in; a key
+// without a tier is not in the table.
 type Table struct {
 	spaces  map[string]*space // immutable
 	byOrder []*space          // immutable
@@ -53,6 +53,9 @@ type Table struct {
 	long    map[uint32]string // keys of more than inlineKey bytes, by entry
 	keys    int
 	shared  int // hashes with more than one key
+	// crowded are the hashes, of keys that are held, of which there were more than
+	// maxSame since the last resync: the rest are not, so that these stay ambiguous.
+	crowded map[uint64]struct{}
 	maxKeys int
 	refused int // keys there was no room for: the table is incomplete
 	missing int // refused of the present resync
@@ -77,6 +80,10 @@ const (
 	maxKey    = 1024
 	maxTiers  = 8
 	maxSpaces = 1 << 16
+	// maxSame bounds the keys of one hash. Cache groups and namespaces share hashes, a
+	// few each; without a bound a client that makes up keys with one hash would make
+	// each change walk past all of them.
+	maxSame = 64
 )
 
 type entry struct {
@@ -102,7 +109,7 @@ func NewTable(cfg TableConfig) (*Table, error) {
 	if cfg.MaxKeys < 0 || cfg.MaxKeys > 1<<30 {
 		return nil, &Error{"TableConfig.MaxKeys", cfg.MaxKeys, "0 to 1<<30", "give at least as many as the engine has blocks"}
 	}
-	t := &Table{spaces: map[string]*space{}, index: map[uint64]uint32{}, long: map[uint32]string{}, maxKeys: cfg.MaxKeys}
+	t := &Table{spaces: map[string]*space{}, index: map[uint64]uint32{}, long: map[uint32]string{}, crowded: map[uint64]struct{}{}, maxKeys: cfg.MaxKeys}
 	for name, style := range cfg.Styles {
 		if v, ok := style.(VLLM); style == nil || ok && v.DigestBytes != 0 && v.DigestBytes < 8 || ok && v.OnlyGroup && !v.WithGroup {
 			return nil, &Error{"TableConfig.Styles[" + name + "]", fmt.Sprintf("%+v", style), "a style whose digests have 8 bytes or more, with group ids where only one group counts", "set DigestBytes and WithGroup as the engine makes keys"}
@@ -168,7 +175,7 @@ func (t *Table) FromRouter(hash uint64) (hints.Key, error) {
 		return hints.Key{}, hints.ErrNotFound
 	}
 	e := t.entries.at(id)
-	if e.next != 0 {
+	if _, more := t.crowded[hash]; more || e.next != 0 {
 		return hints.Key{}, hints.ErrAmbiguous
 	}
 	return hints.Key{Namespace: t.byOrder[e.space].name, Key: t.appendKey(nil, id, e)}, nil
@@ -236,9 +243,9 @@ func (t *Table) Stored(namespace string, key []byte, tier events.Tier) (uint64, 
 		return 0, Foreign
 	}
 	_, added := t.others(s, hash, key, tier)
-	id := t.add(s, hash, key)
+	id, why := t.add(s, hash, key)
 	if id == 0 {
-		return hash, Refused
+		return hash, why
 	}
 	e := t.entries.at(id)
 	bit := uint8(1) << tier
@@ -279,11 +286,19 @@ func (t *Table) mark(e *entry, bit uint8) {
 	e.seen |= bit
 }
 
-// add returns the entry of a key, a new one where there is none, 0 where there is
-// no room for one.
-func (t *Table) add(s *space, hash uint64, key []byte) uint32 {
+// add returns the entry of a key, a new one where there is none. 0: there is no room
+// for one, or there are enough keys of the hash.
+func (t *Table) add(s *space, hash uint64, key []byte) (uint32, Effect) {
 	if id := t.find(s, hash, key); id != 0 {
-		return id
+		return id, Unchanged
+	}
+	same := 0
+	for id := t.index[hash]; id != 0; id = t.entries.at(id).next {
+		same++
+	}
+	if same >= maxSame {
+		t.crowded[hash] = struct{}{}
+		return 0, Unchanged
 	}
 	room := t.maxKeys
 	if t.syncing {
@@ -293,7 +308,7 @@ func (t *Table) add(s *space, hash uint64, key []byte) uint32 {
 		t.refused++
 		t.missing++
 		t.counts.refused++
-		return 0
+		return 0, Refused
 	}
 	id := t.entries.take()
 	e := t.entries.at(id)
@@ -311,7 +326,7 @@ func (t *Table) add(s *space, hash uint64, key []byte) uint32 {
 	t.index[hash] = id
 	t.keys++
 	e.desc = t.adopt(s, key)
-	return id
+	return id, Changed
 }
 
 // Removed notes that a key left a tier.
@@ -357,6 +372,7 @@ func (t *Table) drop(id uint32, e *entry) {
 	if first := t.index[e.hash]; first == id {
 		if e.next == 0 {
 			delete(t.index, e.hash)
+			delete(t.crowded, e.hash)
 		} else {
 			t.index[e.hash] = e.next
 			if t.entries.at(e.next).next == 0 {
@@ -392,6 +408,7 @@ func (t *Table) Resync() Resync {
 	defer t.mu.Unlock()
 	t.counts.snapshots++
 	t.missing = 0
+	clear(t.crowded)
 	if t.syncing { // the last one was given up: forget what it has seen
 		for id := uint32(1); id <= t.entries.fresh; id++ {
 			t.entries.at(id).turn, t.entries.at(id).seen = t.turn-1, 0
@@ -415,9 +432,9 @@ func (r Resync) Stored(namespace string, key []byte, tier events.Tier) (hash uin
 		return 0, Foreign, false
 	}
 	first, alone := t.others(s, hash, key, tier)
-	id := t.add(s, hash, key)
+	id, why := t.add(s, hash, key)
 	if id == 0 {
-		return hash, Refused, first
+		return hash, why, first && why == Refused
 	}
 	e := t.entries.at(id)
 	bit := uint8(1) << tier

@@ -640,3 +640,61 @@ func BenchmarkTable(b *testing.B) {
 		}
 	})
 }
+
+// Any number of keys with one hash, which a client can make up, cost no more than a
+// few: what is beyond that is not held, and the hash is ambiguous from then on.
+func TestCrowdedHash(t *testing.T) {
+	tb, err := NewTable(TableConfig{Styles: map[string]Style{"kv": VLLM{DigestBytes: 32}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := func(i int) []byte {
+		k := make([]byte, 32)
+		binary.BigEndian.PutUint32(k, uint32(i))
+		return k
+	}
+	const n = 20_000
+	changed := 0
+	for i := range n {
+		if _, effect := tb.Stored("kv", key(i), events.HostPinned); effect == Changed {
+			changed++
+		}
+	}
+	if s := tb.Stats(); changed != 1 || s.Keys > 100 || s.Refused != 0 || s.Ambiguous != 1 {
+		t.Errorf("%d changes, %+v", changed, s)
+	}
+	other := bytes.Repeat([]byte{7}, 32)
+	hash, _ := tb.Stored("kv", other, events.HostPinned)
+	if _, err := tb.FromRouter(hash); err != nil {
+		t.Errorf("another hash: %v", err)
+	}
+	for i := 1; i < n; i++ {
+		if _, effect := tb.Removed("kv", key(i), events.HostPinned); effect == Changed {
+			t.Fatalf("the hash has left with key %d", i)
+		}
+	}
+	if _, err := tb.FromRouter(0); !errors.Is(err, hints.ErrAmbiguous) {
+		t.Errorf("a hash of which not all keys were held: %v", err)
+	}
+	sync := tb.Resync()
+	sync.Stored("kv", key(0), events.HostPinned)
+	sync.Done(nil)
+	if k, err := tb.FromRouter(0); err != nil || !bytes.Equal(k.Key, key(0)) {
+		t.Errorf("after a snapshot: %x, %v", k.Key, err)
+	}
+	sync = tb.Resync()
+	firsts := 0
+	for i := range 3 * maxSame {
+		if _, _, first := sync.Stored("kv", key(i), events.HostPinned); first {
+			firsts++
+		}
+	}
+	sync.Done(nil)
+	if firsts != 1 || len(tb.crowded) != 1 {
+		t.Errorf("the hash comes %d times in one snapshot, %d are crowded", firsts, len(tb.crowded))
+	}
+	tb.Resync().Done(nil)
+	if s := tb.Stats(); s.Keys != 0 || len(tb.crowded) != 0 {
+		t.Errorf("%+v, %d crowded", s, len(tb.crowded))
+	}
+}

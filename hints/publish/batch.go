@@ -26,6 +26,7 @@ func (b *block) eagle() bool { return len(b.tokens) == b.size+1 }
 type batch struct {
 	open   []opened
 	n      int // blocks and hashes
+	size   int // bytes on the wire, in the widest form of a sink, about
 	blocks []events.Block
 	hashes []uint64
 	tokens []uint32
@@ -42,14 +43,24 @@ type opened struct {
 
 func (b *batch) empty() bool { return len(b.open) == 0 }
 
+// maxBatchBytes is what a batch is sent at whatever its blocks are, so that no sink
+// finds it too large: a quarter of what events.Publisher takes.
+const maxBatchBytes = 8 << 20
+
+// full reports whether the batch is to be sent: with so many blocks, or for its bytes.
+func (b *batch) full(blocks int) bool {
+	return b.n >= blocks || b.size >= maxBatchBytes || len(b.open) >= events.MaxEvents
+}
+
 func (b *batch) reset() {
 	clear(b.open)
 	clear(b.out)
-	b.open, b.out, b.n = b.open[:0], b.out[:0], 0
+	b.open, b.out, b.n, b.size = b.open[:0], b.out[:0], 0, 0
 	b.blocks, b.hashes, b.tokens, b.media = b.blocks[:0], b.hashes[:0], b.tokens[:0], b.media[:0]
 }
 
 func (b *batch) begin(ev Event) *opened {
+	b.size += 128 + len(ev.LoRA) + len(ev.CacheNamespace)
 	b.open = append(b.open, opened{ev, len(b.blocks), len(b.hashes), len(b.tokens), len(b.media)})
 	return &b.open[len(b.open)-1]
 }
@@ -84,6 +95,7 @@ func (b *batch) stored(tier events.Tier, s *block) bool {
 	b.blocks = append(b.blocks, events.Block{Hash: s.hash, Local: s.local})
 	b.tokens = append(b.tokens, s.tokens...)
 	b.n++
+	b.size += 64 + 5*len(s.tokens) + 80*len(s.media)
 	return true
 }
 
@@ -109,6 +121,7 @@ func (b *batch) removed(tier events.Tier, hash uint64) {
 	}
 	b.hashes = append(b.hashes, hash)
 	b.n++
+	b.size += 9
 }
 
 // events returns the batch with its lists in place. edit completes each event, in

@@ -44,7 +44,8 @@ type Config struct {
 	Recovery Recovery
 	// Buffer is that of the subscription (kvcr.SubscribeOptions).
 	Buffer int
-	// MaxBlocks is how many blocks one batch tells of at most. Default 512.
+	// MaxBlocks is how many blocks one batch tells of at most; blocks of many tokens
+	// make smaller ones. Default 512.
 	MaxBlocks int
 	// FlushAfter is how long the first event of a batch waits for more. Default 2 ms.
 	FlushAfter time.Duration
@@ -75,8 +76,9 @@ type Publisher struct {
 	// Run's own.
 	batch  batch
 	nextID uint64
-	synced bool     // the table is what was published
-	tokens []uint32 // scratch
+	synced bool       // the table is what was published
+	gone   []departed // but for these, which are to be taken back
+	tokens []uint32   // scratch
 
 	counts struct {
 		events, batches, stored, removed, undescribed, duplicates, foreign, looped, refused, tiers, gaps, snapshots, failures atomic.Uint64
@@ -199,7 +201,7 @@ func (p *Publisher) follow(ctx context.Context, sub *kvcr.Subscription) error {
 func (p *Publisher) fill(ctx context.Context, sub *kvcr.Subscription) error {
 	wait, cancel := context.WithTimeout(ctx, p.cfg.FlushAfter)
 	defer cancel()
-	for p.batch.n < p.cfg.MaxBlocks && wait.Err() == nil {
+	for !p.batch.full(p.cfg.MaxBlocks) && wait.Err() == nil {
 		ev, err := sub.Next(wait)
 		if err != nil {
 			if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {

@@ -976,3 +976,77 @@ func BenchmarkChange(b *testing.B) {
 type discard struct{}
 
 func (discard) Publish([]Event) error { return nil }
+
+// A Run that ends while one of two sinks refuses what a snapshot has taken back: the
+// next Run goes on, and neither sink misses anything.
+func TestRunEndsInSnapshot(t *testing.T) {
+	other := newRouter(t)
+	r := open(t, rigOptions{config: func(c *Config) { c.Recovery, c.MaxBlocks = ByDifference, 2 }, before: func(r *rig) { r.p.sink = Sinks(r.router, other) }})
+	var all []kvcr.Item
+	for c := range 5 {
+		_, items := chainOf(c, 2)
+		all = append(all, items...)
+	}
+	r.deposit(all, kvcr.DepositOptions{})
+	r.waitForTruth()
+	r.stop()
+	for i := range all {
+		r.h.Delete(all[i].Key)
+	}
+	for range 3 {
+		other.mu.Lock()
+		other.refuse = 1 << 30
+		other.mu.Unlock()
+		r.run()
+		other.wait("a refusal", func() bool { return other.refuse < 1<<30 })
+		r.stop()
+	}
+	bs, items := chainOf(9, 1)
+	r.deposit(items, kvcr.DepositOptions{})
+	other.mu.Lock()
+	other.refuse = 0
+	other.mu.Unlock()
+	r.run()
+	r.router.waitFor(hashesOf(bs)...)
+	other.waitFor(hashesOf(bs)...)
+	r.waitForTruth()
+}
+
+// Blocks of very many tokens make smaller batches: one that a sink finds too large
+// would be offered for ever.
+func TestBatchesFitTheirSink(t *testing.T) {
+	pub, err := events.NewPublisher(events.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pub.Close()
+	r := open(t, rigOptions{config: func(c *Config) { c.FlushAfter = time.Minute }, before: func(r *rig) {
+		r.p.sink = Sinks(r.router, EngineEvents(pub))
+	}})
+	const each = keys.MaxBlockTokens
+	tokens := make([]uint32, each)
+	for i := range tokens {
+		tokens[i] = 1<<20 + uint32(i)
+	}
+	h := keys.Hasher{BlockSize: each, Seed: keys.Seed}
+	var blocks, size int
+	for i := range uint32(120) {
+		tokens[0] = i
+		bs := h.AppendBlocks(nil, tokens, nil)
+		key := dynamo.AppendBlockKey(nil, bs[0].Hash, bs[0].Local)
+		if err := r.table.Describe("kv", key, keys.Description{Tokens: tokens}); err != nil {
+			t.Fatal(err)
+		}
+		r.deposit([]kvcr.Item{{Key: key, Value: make([]byte, 64)}}, kvcr.DepositOptions{})
+	}
+	r.router.wait("a batch", func() bool {
+		blocks = len(r.router.held[dram])
+		return blocks > 0
+	})
+	if size = 5 * each * blocks; size < maxBatchBytes || size > 2*maxBatchBytes {
+		t.Errorf("a batch of %d blocks, %d bytes", blocks, size)
+	}
+	if s := r.statsAtEnd(); s.Failures != 0 {
+		t.Errorf("%+v", s)
+	}
+}

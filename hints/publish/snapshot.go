@@ -13,6 +13,9 @@ func (p *Publisher) snapshot(ctx context.Context, sub *kvcr.Subscription) error 
 	if err := p.flush(ctx); err != nil { // what came before it
 		return err
 	}
+	if err := p.takeBack(ctx); err != nil {
+		return err
+	}
 	entries, err := sub.Snapshot()
 	if err != nil {
 		return err
@@ -43,27 +46,44 @@ func (p *Publisher) snapshot(ctx context.Context, sub *kvcr.Subscription) error 
 		case all || effect == keys.Changed:
 			p.stored(en.Namespace, en.Key, en.Parent, tier, hash)
 		}
-		if p.batch.n >= p.cfg.MaxBlocks {
+		if p.batch.full(p.cfg.MaxBlocks) {
 			if err := p.flush(ctx); err != nil {
 				return err
 			}
 		}
 	}
-	var refused error
 	sync.Done(func(hash uint64, tier events.Tier) {
-		if clear {
-			return
-		}
-		p.batch.removed(tier, hash)
-		if p.batch.n >= p.cfg.MaxBlocks && refused == nil {
-			refused = p.flush(ctx)
+		if !clear {
+			p.gone = append(p.gone, departed{hash, tier})
 		}
 	})
 	p.synced = true
-	if refused != nil {
-		return refused
+	if err := p.takeBack(ctx); err != nil {
+		return err
 	}
 	return p.flush(ctx)
+}
+
+// departed is a hash that a snapshot does not have any more.
+type departed struct {
+	hash uint64
+	tier events.Tier
+}
+
+// takeBack publishes that hashes have departed. What it does not get to, since a batch
+// is refused and the Run ends, is for the next one: the table has forgotten it.
+func (p *Publisher) takeBack(ctx context.Context) error {
+	for len(p.gone) > 0 {
+		p.batch.removed(p.gone[0].tier, p.gone[0].hash)
+		p.gone = p.gone[1:]
+		if p.batch.full(p.cfg.MaxBlocks) {
+			if err := p.flush(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	p.gone = nil
+	return nil
 }
 
 // inOrder returns the indices of entries so that parents come before children.

@@ -142,6 +142,8 @@ func (x *Executor) endLocked(it *item, stage hints.Stage, reason string, bytes i
 	}
 	it.waiters = nil
 	switch l := it.lane; {
+	case l.open[it.hash] == it && it.older != nil:
+		l.open[it.hash] = it.older
 	case l.open[it.hash] == it:
 		delete(l.open, it.hash)
 		x.tidyLocked(l)

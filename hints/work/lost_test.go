@@ -93,3 +93,30 @@ func TestGroupsStayWhole(t *testing.T) {
 	x = start(t, f, func(c *Config) { c.ChunkBlocks = 2 })
 	order(t, x, "a", true, 0, 1, 2).wait()
 }
+
+// What an engine does not let go of ends with Close, also where a move of the same
+// block was queued behind it.
+func TestCloseEndsWhatIsStuck(t *testing.T) {
+	for _, behind := range []bool{false, true} {
+		f := newFake()
+		begun, goOn := make(chan struct{}), make(chan struct{})
+		f.fetch = func(call *fetch) {
+			close(begun)
+			<-goOn
+			f.bring(call)
+		}
+		x := New(Config{Engine: f, Pacer: NewPacer(1<<20, 8, 0)})
+		copied := order(t, x, "a", false, 1)
+		<-begun
+		if behind {
+			order(t, x, "a", true, 1)
+		}
+		if x.Close(0) {
+			t.Error("a worker that is stuck is not noticed")
+		}
+		copied.wait()
+		copied.is(1, hints.StageFailed, ReasonClosed)
+		close(goOn)
+		eventually(t, "the worker ends", func() bool { x.mu.Lock(); defer x.mu.Unlock(); return x.workers == 0 })
+	}
+}

@@ -120,8 +120,8 @@ func (c *binaryConn) abort() {
 		}
 		delete(c.fills, id)
 	}
-	c.collect()
 	c.advised.close()
+	c.collect() // what comes later ends by itself
 	if c.shm != nil {
 		c.shm.close(&c.srv.sharing, c.claims)
 		c.shm = nil

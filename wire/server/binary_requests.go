@@ -202,10 +202,10 @@ func (c *binaryConn) fetch(s *session, id uint64) {
 	if c.shm != nil {
 		limit = c.shm.claims
 	}
-	before, lent := len(c.claims), uint64(0)
+	before, lent, coming := len(c.claims), uint64(0), c.advised.claims()
 	for _, k := range c.msgs.fetch.Keys {
 		g := wire.Claim{Status: wire.StatusMiss, Pool: wire.NoPool}
-		if len(c.claims) >= limit {
+		if len(c.claims)+coming >= limit {
 			g.Status = wire.StatusBusy
 		} else if v, ok := s.h.Get(k); ok {
 			c.nextClaim++

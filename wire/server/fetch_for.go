@@ -28,6 +28,13 @@ func (a *advised) requests() int {
 	return len(a.running)
 }
 
+// claims is how many are not collected, or may come.
+func (a *advised) claims() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.came) + a.coming
+}
+
 // cancel ends a request. It says so itself.
 func (a *advised) cancel(id uint64) bool {
 	a.mu.Lock()
@@ -39,7 +46,8 @@ func (a *advised) cancel(id uint64) bool {
 	return op != nil
 }
 
-// close ends all of them: the connection is gone.
+// close ends all of them: the connection is gone. What has come is for collect still:
+// the client may know of it.
 func (a *advised) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,10 +55,6 @@ func (a *advised) close() {
 	for _, op := range a.running {
 		op.Abort()
 	}
-	for _, v := range a.came {
-		v.Release()
-	}
-	a.came = nil
 }
 
 // collect makes claims that came the connection's.
@@ -81,7 +85,7 @@ func (c *binaryConn) fetchFor(s *session, id uint64) {
 		limit = c.shm.claims
 	}
 	a.mu.Lock()
-	busy := a.running[id] != nil || len(c.claims)+a.coming+len(m.Keys) > limit
+	busy := a.running[id] != nil || len(c.claims)+len(a.came)+a.coming+len(m.Keys) > limit
 	a.mu.Unlock()
 	if busy || c.inFlight(s) >= maxInFlight {
 		c.reply(s, id, wire.StatusBusy)
@@ -99,10 +103,10 @@ func (c *binaryConn) fetchFor(s *session, id uint64) {
 	a.mu.Unlock()
 	n := len(m.Keys)
 	s.srv.work.Add(1)
-	s.listens.Add(1)
+	s.fetching.Add(1)
 	go func() {
 		defer s.srv.work.Done()
-		defer s.listens.Add(-1)
+		defer s.fetching.Add(-1)
 		<-op.Done()
 		answer := c.arrive(id, op, first, n, shared)
 		_ = s.post(answer, 1<<62, func() bool { return false }) // bounded by maxInFlight

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -279,5 +280,74 @@ func TestOutcomeStages(t *testing.T) {
 		if (ours == theirs) != (s <= hints.StageEnd) {
 			t.Errorf("%d is %s and %s", s, ours, theirs)
 		}
+	}
+}
+
+// A claim that came while its connection ended is not lost: the client may have been
+// told of it, and read it where it lies.
+func TestClaimsThatComeAtTheEnd(t *testing.T) {
+	s, cl := startHinted(t, nil)
+	if err := cl.Set(t.Context(), hashKey(1), hashValue(1)); err != nil {
+		t.Fatal(err)
+	}
+	h, err := s.opt.Engine.HandleIn("kv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	for _, late := range []bool{false, true} {
+		c := newBinary(s)
+		op := h.Fetch([][]byte{hashKey(1)})
+		c.advised.coming = 1
+		if late {
+			c.advised.close()
+		}
+		var told wire.Claims
+		answer := c.arrive(7, op, 1, 1, false)
+		if err := told.Parse(answer[wire.HeaderSize:]); err != nil {
+			t.Fatal(err)
+		}
+		c.advised.close()
+		if n, want := s.opt.Engine.Claims(), map[bool]int{false: 1}[late]; n != want {
+			t.Errorf("late %t: %d claims after the client was told %v", late, n, told.Claims[0].Status)
+		}
+		c.abort()
+		if n := s.opt.Engine.Claims(); n != 0 {
+			t.Errorf("late %t: %d claims are left", late, n)
+		}
+	}
+}
+
+// A FETCH that waits for another node is answered before a server that shuts down
+// closes its connection.
+func TestShutdownOwesFetchFor(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // it takes connections, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	s, cl := startHinted(t, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := cl.Hint(ctx, "r", wire.FormatJSON, envelope(t, "tcp://"+silent.Addr().String(), []string{"kv.fetch"}, 1)); err != nil {
+		t.Fatal(err)
+	}
+	c := dialBinary(t, s)
+	c.greet(nil, nil)
+	c.Write((&wire.Fetch{Keys: [][]byte{hashKey(1)}, RequestID: "r"}).Append(nil, 7))
+	for begun := false; !begun; time.Sleep(time.Millisecond) {
+		s.mu.Lock()
+		for ss := range s.sessions {
+			begun = begun || ss.proto.(*binaryConn).advised.requests() > 0
+		}
+		s.mu.Unlock()
+	}
+	if err := s.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+	h, payload, err := c.next()
+	var got wire.Claims
+	if err != nil || h.ID != 7 || got.Parse(payload) != nil || got.Claims[0].Status == wire.StatusOK {
+		t.Errorf("%+v, %+v, %v", h, got.Claims, err)
 	}
 }

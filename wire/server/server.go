@@ -563,11 +563,11 @@ func (s *Server) drain(ctx context.Context) error {
 	}
 }
 
-// busy reports that answers wait for the client, or that jobs are under way.
+// busy reports that answers wait for the client, or that jobs or requests are under way.
 func (s *session) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return (s.queued > 0 || len(s.streams) > 0 || len(s.jobs) > 0 || s.working) && !s.dead
+	return (s.queued > 0 || len(s.streams) > 0 || len(s.jobs) > 0 || s.working || s.fetching.Load() > 0) && !s.dead
 }
 
 // handler is what gnet calls, on its loops.

@@ -67,6 +67,7 @@ type session struct {
 	lastSeen atomic.Int64 // the last turn
 	ready    atomic.Bool  // the handshake is over, or none is needed
 	listens  atomic.Int32 // subscriptions: who has one need not say anything
+	fetching atomic.Int32 // requests that wait for other nodes: their answers are owed
 	slow     atomic.Bool  // left its loop
 	attached atomic.Bool  // has shared memory: may be silent while it reads
 
