@@ -1,8 +1,9 @@
 package wire
 
 // Describe says what blocks mean to an inference engine, so that the events that the
-// node publishes to routers describe themselves. The answer is Statuses: StatusOK, or
-// StatusMiss for a key that is not resident.
+// node publishes to routers describe themselves; the blocks need not be there yet. The
+// answer is Statuses: StatusOK; StatusBadKey for a key that routers do not know, or of
+// another hash; StatusBadLayout for tokens that do not fit BlockSize.
 type Describe struct {
 	BlockSize uint32 // tokens of one block
 	LoRA      string // the adapter's name; empty: none
