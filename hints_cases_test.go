@@ -87,7 +87,7 @@ var hintDemands = map[string]demand{
 		"hints/events/consumer_test.go:TestReplayFailures", "hints/events/consumer_test.go:TestLossy", "node/router_test.go:TestRouterFollowsRestart",
 	}},
 	"H2": {"a late replay revives nothing", []string{"hints/events/consumer_test.go:TestConsumerLibzmq", "hints/events/consumer_test.go:TestLossy"}},
-	"H3": {"stored five times and evicted once: one stored, one removed", []string{"node/router_test.go:TestRouterHearsOnce", "hints/publish/publisher_test.go:TestOneStoredOneRemoved", "hints/events/normalize_test.go:TestRepeats"}},
+	"H3": {"stored five times and evicted once: one stored, one removed", []string{"node/router_test.go:TestRouterHearsOnce", "hints/publish/publisher_test.go:TestOneStoredOneRemoved"}},
 	"H4": {"events name their tier; an unknown one is refused, not guessed", []string{
 		"hints/publish/publisher_test.go:TestUnknownTier", "hints/events/normalize_test.go:TestTiers", "hints/keys/table_test.go:TestTiers",
 	}},
