@@ -9,9 +9,9 @@
 // that follows from its key, as KV blocks do: the first commit wins and later
 // ones succeed without a change.
 //
-// With Config.Peers engines fetch blocks from each other, and with Config.Hints they
-// act on what a router says: Engine.SubmitHint keeps advice for requests, brings blocks
-// here in the background, and removes others.
+// Engines exchange blocks (Config.Peers, FetchFrom), and act on what a router says
+// (Config.Hints): SubmitHint takes its advice for requests and its orders to copy, move
+// and remove blocks, and SubscribeOutcomes tells what becomes of those.
 //
 // What always holds:
 //
@@ -24,6 +24,8 @@
 //   - Every key of a batch gets its own answer with a reason.
 //   - A move between engines removes the source's copy only while the destination
 //     is known to hold its own; a lost peer costs the keys it was asked for.
+//   - A hint may be wrong: it decides whom to ask, and costs a miss at most. Every
+//     accepted order ends in exactly one outcome.
 //   - Close returns in bounded time; memory under a View stays mapped until
 //     the View is released.
 package kvcr

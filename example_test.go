@@ -8,6 +8,8 @@ import (
 
 	"github.com/kvcr-go/kvcr"
 	"github.com/kvcr-go/kvcr/arena"
+	"github.com/kvcr-go/kvcr/hints"
+	"github.com/kvcr-go/kvcr/hints/keys"
 )
 
 // The first program of the README.
@@ -106,6 +108,95 @@ func ExampleHandle_FetchFrom() {
 	// 65536 bytes
 	// 65536 bytes
 	// miss
+}
+
+// The program of the README's "Hints": a router has told where blocks of a request are,
+// and orders others to be moved.
+func ExampleEngine_SubmitHint() {
+	recipe := keys.Recipe{Style: "dynamo", Hash: "xxh3", Seed: "1337", BlockSize: 64}
+	style, err := recipe.Keys()
+	if err != nil {
+		log.Fatal(err)
+	}
+	open := func(peers kvcr.Peers) (*kvcr.Engine, *kvcr.Handle) {
+		e, err := kvcr.Open(kvcr.Config{
+			Capacity:   64 << 20,
+			Namespaces: []kvcr.Namespace{{Name: "kv", HashRecipe: recipe.String(), Pools: []kvcr.Pool{{Name: "kv", SlotBytes: 64 << 10}}}},
+			Peers:      &peers,
+			Hints:      &kvcr.Hints{Adapter: keys.Direct{Namespace: "kv", Style: style}},
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		h, err := e.Handle()
+		if err != nil {
+			log.Fatal(err)
+		}
+		return e, h
+	}
+	key := func(hash uint64) []byte {
+		k, _ := style.AppendKey(nil, hash)
+		return k
+	}
+	a, ha := open(kvcr.Peers{Listen: []string{"tcp://127.0.0.1:0"}})
+	defer a.Close()
+	for hash := range uint64(4) {
+		if err := ha.Deposit(key(hash), make([]byte, 64<<10)); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	e, h := open(kvcr.Peers{})
+	defer e.Close()
+	outcomes, err := e.SubscribeOutcomes() // first: to hear all of what is submitted
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer outcomes.Close()
+	envelope := fmt.Sprintf(`{"message_id": "m1", "actions": [
+		{"action_id": "a1", "action_type": "kv.fetch", "payload": {"source_control_endpoint": %[1]q, "block_hashes": [0, 1]}},
+		{"action_id": "a2", "action_type": "kv.move", "payload": {"source_control_endpoint": %[1]q, "block_hashes": [2, 3]}},
+		{"action_id": "a3", "action_type": "kv.someday", "payload": {}}]}`, a.Peers().Endpoints()[0])
+	results, err := e.SubmitHint("request-1", []byte(envelope), kvcr.HintJSON)
+	if err != nil {
+		log.Fatal(err) // no envelope
+	}
+	for _, r := range results { // each action has its own answer
+		if r.Status == hints.Rejected {
+			fmt.Println(r.ActionID, r.Reason)
+		}
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	// The request's own blocks: fetched from where the router said, with the rest a miss.
+	op := h.FetchFrom([][]byte{key(0), key(1), key(9)}, kvcr.FetchOptions{RequestID: "request-1"})
+	blocks, err := op.Wait(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, b := range blocks {
+		fmt.Println(b.Reason)
+		b.View.Release()
+	}
+	e.DiscardHint("request-1") // the request has ended
+
+	for { // the move goes on by itself
+		o, err := outcomes.Next(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if o.Stage == hints.StageEnd {
+			fmt.Println(o.ActionID, o.Moved, "moved")
+			break
+		}
+	}
+	// Output:
+	// a3 unsupported_action_type
+	// ok
+	// ok
+	// miss
+	// a2 2 moved
 }
 
 // Blocks of a chain: what is there of a prompt's prefix is claimed, the rest is

@@ -41,11 +41,16 @@ type routed struct {
 func startRouted(t *testing.T, r Router) *routed {
 	t.Helper()
 	r.Recipe = keys.Recipe{Style: "dynamo", Hash: "xxh3", Seed: "1337", BlockSize: routedBlock}
+	return startWith(t, r, nil)
+}
+
+func startWith(t *testing.T, r Router, peers *kvcr.Peers) *routed {
+	t.Helper()
 	r.Worker = 7
 	n, err := Start(Config{
 		Engine: kvcr.Config{Capacity: 16 << 20, Namespaces: []kvcr.Namespace{
 			{Name: "kv", Pools: []kvcr.Pool{{Name: "kv", SlotBytes: 4 << 10}}, Share: 0.5}, {Name: "other", Share: 0.5},
-		}},
+		}, Peers: peers},
 		Binary: []string{"127.0.0.1:0"}, DrainTimeout: 2 * time.Second, Router: &r,
 	})
 	if err != nil {
@@ -611,6 +616,97 @@ func TestRouterRefused(t *testing.T) {
 	if _, err := Start(bare); err == nil || !strings.Contains(err.Error(), "name one") {
 		t.Errorf("without a namespace: %v", err)
 	}
+}
+
+// Two blocks whose keys share what routers know of them cannot be told apart: hints
+// that name it touch neither, at the source and here, until one of them has gone.
+func TestCollisionRecovers(t *testing.T) {
+	recipe := keys.Recipe{Style: "vllm", Hash: "sha256", BlockSize: routedBlock}
+	peers := func() *kvcr.Peers {
+		return &kvcr.Peers{Listen: []string{"tcp://127.0.0.1:0"}, Routes: []string{"stream"}}
+	}
+	a, b := startWith(t, Router{Recipe: recipe}, peers()), startWith(t, Router{Recipe: recipe}, peers())
+	digest := func(first byte, low uint64) []byte {
+		return append(append([]byte{first}, make([]byte, 23)...), routedKey(low)...)
+	}
+	style := keys.VLLM{DigestBytes: 32}
+	if h, ok := style.Hash(digest(2, 5)); !ok || h != 5 {
+		t.Fatalf("the hash is %d", h)
+	}
+	put := func(n *routed, key []byte) {
+		t.Helper()
+		if _, err := n.cl.Deposit(t.Context(), key, bytes.Repeat(key[:1], 4<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range [][]byte{digest(1, 5), digest(2, 5), digest(1, 6)} {
+		put(a, key)
+	}
+	known := func(n *routed, keys int) {
+		t.Helper()
+		waitFor(t, "the table follows", func() bool { return n.routing.table.Stats().Keys == keys })
+	}
+	known(a, 3)
+	outcomes, err := b.cl.SubscribeOutcomes(t.Context(), 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outcomes.Close()
+	// act has b do something, and returns how each hash ended.
+	act := func(kind, source string, hashes ...uint64) map[uint64]string {
+		t.Helper()
+		body := fmt.Sprintf(`{"actions":[{"action_type":%q,"payload":{"source_control_endpoint":%q,"block_hashes":%s}}]}`, kind, source, mustJSON(hashes))
+		if answer, err := b.cl.Hint(t.Context(), "", wire.FormatJSON, []byte(body)); err != nil || !bytes.Contains(answer, []byte(`"ACCEPTED"`)) {
+			t.Fatalf("%s: %s, %v", kind, answer, err)
+		}
+		ends := map[uint64]string{}
+		for {
+			f, err := outcomes.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range f.Items {
+				for _, h := range o.Hashes {
+					ends[h] = strings.TrimSpace(o.Stage.String() + " " + o.Reason)
+				}
+				if o.Stage == wire.OutcomeEnd {
+					return ends
+				}
+			}
+		}
+	}
+	is := func(got map[uint64]string, five, six string) {
+		t.Helper()
+		if got[5] != five || got[6] != six {
+			t.Errorf("hash 5 %s, hash 6 %s; want %s, %s", got[5], got[6], five, six)
+		}
+	}
+	from := a.Engine().Peers().Endpoints()[0]
+	is(act(hints.TypePrefetch, from, 5, 6), "failed ambiguous_hash", "copied")
+	is(act(hints.TypeMove, from, 5, 6), "failed ambiguous_hash", "moved")
+	if there, err := a.cl.Exists(t.Context(), digest(1, 5), digest(2, 5)); err != nil || !there[0] || !there[1] {
+		t.Errorf("at the source: %v, %v", there, err)
+	}
+	if _, err := a.cl.Delete(t.Context(), digest(1, 5)); err != nil {
+		t.Fatal(err)
+	}
+	known(a, 1)
+	is(act(hints.TypeMove, from, 5, 6), "moved", "present")
+	if v, ok, err := b.cl.Get(t.Context(), digest(2, 5), nil); err != nil || !ok || v[0] != 2 {
+		t.Errorf("the block that was left has not come: %t, %v", ok, err)
+	}
+	// The same here.
+	put(b, digest(3, 5))
+	known(b, 3)
+	is(act(hints.TypeInvalidate, "", 5, 6), "failed ambiguous_hash", "removed")
+	if there, err := b.cl.Exists(t.Context(), digest(2, 5), digest(3, 5)); err != nil || !there[0] || !there[1] {
+		t.Errorf("here: %v, %v", there, err)
+	}
+	if _, err := b.cl.Delete(t.Context(), digest(2, 5)); err != nil {
+		t.Fatal(err)
+	}
+	known(b, 1)
+	is(act(hints.TypeEvict, "", 5, 6), "removed", "failed not_found")
 }
 
 // A node that routers know says so in STATS; another one says nothing of it.

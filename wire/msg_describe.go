@@ -1,9 +1,9 @@
 package wire
 
 // Describe says what blocks mean to an inference engine, so that the events that the
-// node publishes to routers describe themselves: of blocks that are resident, and of those
-// that will be soon. The answer is Statuses: StatusOK; StatusBadKey for a key that routers
-// do not know, or by another hash; StatusBadLayout for tokens that are not one block's.
+// node publishes to routers describe themselves; the blocks need not be there yet. The
+// answer is Statuses: StatusOK; StatusBadKey for a key that routers do not know, or of
+// another hash; StatusBadLayout for tokens that do not fit BlockSize.
 type Describe struct {
 	BlockSize uint32 // tokens of one block
 	LoRA      string // the adapter's name; empty: none

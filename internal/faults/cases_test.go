@@ -102,7 +102,8 @@ var concerns = map[string]covered{
 		open:  "a query reserves nothing; the fetch that follows answers miss at once"},
 	"20": {what: "cached and missing keys mixed in one move",
 		tests: "peers_test.go:TestMoveFromPeer internal/faults/refuse_test.go:TestBadAdvicePoisonsNothing"},
-	"21": {what: "outcomes of actions lose what they belong to", open: "there are no actions of routers yet; peer.Outcome carries operation, item and key"},
+	"21": {what: "outcomes of actions lose what they belong to",
+		tests: "hints_work_test.go:TestPrefetchAndMove hints_trouble_test.go:TestSourceDies wire/server/hints_test.go:TestHintsOverWire"},
 }
 
 // Every test that is named exists, every case names one or says why not, and all

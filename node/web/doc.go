@@ -17,8 +17,9 @@
 //     A loopback listener also refuses requests for other host names: a page from
 //     elsewhere whose name was made to mean 127.0.0.1 gets no answer.
 //   - The number of series in /metrics follows from the namespaces alone, never
-//     from keys, clients or peers. Labels: namespace, proto, command, reason, and
-//     the bounds of a histogram; kvcr_build_info has the version.
+//     from keys, clients, peers or routers. Labels: namespace, proto, command, reason,
+//     route, side, outcome, type, stage, form, and the bounds of a histogram;
+//     kvcr_build_info has the version.
 //   - Connections, header sizes and times are bounded. However many pages are
 //     open, /api/status asks the engine at most once in statusAge.
 //   - Values of secrets never leave: they are "set" or "unset".
