@@ -188,7 +188,7 @@ func measurePublish(ctx context.Context, o Options, rep *Report) (err error) {
 		}
 		if err == nil {
 			err = p.measure(ctx, o.slice(i, len(subscribers)), rep, s.name, sub)
-			err = errors.Join(err, sub.close(), p.subscribers(ctx, 0))
+			err = errors.Join(err, sub.close(), p.subscribed(ctx, 0))
 		}
 		if err != nil {
 			return fmt.Errorf("subscriber %s: %w", s.name, err)
@@ -197,11 +197,16 @@ func measurePublish(ctx context.Context, o Options, rep *Report) (err error) {
 	return nil
 }
 
-// subscribers waits until there are n.
-func (p *publishing) subscribers(ctx context.Context, n int) error {
-	for begin := time.Now(); p.pub.Stats().Subscribers != n; time.Sleep(time.Millisecond) {
+// subscribed waits until there are n subscribers.
+func (p *publishing) subscribed(ctx context.Context, n int) error {
+	return eventually(ctx, func() bool { return p.pub.Stats().Subscribers == n })
+}
+
+// eventually waits for what nobody announces.
+func eventually(ctx context.Context, ok func() bool) error {
+	for begin := time.Now(); !ok(); time.Sleep(200 * time.Microsecond) {
 		if time.Since(begin) > publishWait {
-			return fmt.Errorf("%d have subscribed, not %d", p.pub.Stats().Subscribers, n)
+			return fmt.Errorf("not within %v", publishWait)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -213,7 +218,7 @@ func (p *publishing) subscribers(ctx context.Context, n int) error {
 // measure has the engine fill itself and empty itself, with one subscriber.
 func (p *publishing) measure(ctx context.Context, o Options, rep *Report, name string, sub subscriber) error {
 	defer asClient(ctx)()
-	if err := p.subscribers(ctx, 1); err != nil {
+	if err := p.subscribed(ctx, 1); err != nil {
 		return err
 	}
 	result := func(what, change, unit string, better Better, bar float64) *Result {

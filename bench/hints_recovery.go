@@ -101,6 +101,10 @@ func recovery(ctx context.Context, o Options, rep *Report, batches int) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, sub.close()) }()
+	// What is sent before all have subscribed is lost too, and found a second later.
+	if err := eventually(ctx, func() bool { return p.Stats().Subscribers == 1 && relay.pub.Subscribers() == 1 }); err != nil {
+		return err
+	}
 
 	next, sent := uint64(0), 0 // chains, blocks
 	batch := func(n int) (made []*events.Batch) {
@@ -145,10 +149,8 @@ func recovery(ctx context.Context, o Options, rep *Report, batches int) (err err
 		if err := publish(lost); err != nil {
 			return err
 		}
-		for begin := time.Now(); relay.dropped.Load() < dropped+int64(batches); time.Sleep(100 * time.Microsecond) {
-			if time.Since(begin) > publishWait {
-				return errors.New("the batches to drop have not come")
-			}
+		if err := eventually(ctx, func() bool { return relay.dropped.Load() == dropped+int64(batches) }); err != nil {
+			return err
 		}
 		start = time.Now()
 		if err := publish(last); err != nil {

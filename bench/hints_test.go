@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/kvcr-go/kvcr/hints/events"
 )
@@ -48,7 +47,7 @@ func TestPublishing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sub.close()
-	if err := p.subscribers(ctx, 1); err != nil {
+	if err := p.subscribed(ctx, 1); err != nil {
 		t.Fatal(err)
 	}
 	for n := range chains {
@@ -92,11 +91,8 @@ func TestRelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sub.close()
-	for r.pub.Subscribers() == 0 || p.Stats().Subscribers == 0 {
-		if ctx.Err() != nil {
-			t.Fatal("nobody subscribes")
-		}
-		time.Sleep(time.Millisecond)
+	if err := eventually(ctx, func() bool { return r.pub.Subscribers() == 1 && p.Stats().Subscribers == 1 }); err != nil {
+		t.Fatal(err)
 	}
 	publish := func(n uint64) {
 		c := makeTokenChain(n, 4, publishBlock)

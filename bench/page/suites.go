@@ -3,6 +3,7 @@ package page
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/kvcr-go/kvcr/bench"
@@ -23,7 +24,7 @@ var suites = []suite{
 	{"node", "Node, over the network", nodeFigures},
 	{"trace", "Traces against a node, open loop", traceFigures},
 	{"peer", "Between nodes", peerFigures},
-	{"hints", "Hints", everyFigure},
+	{"hints", "Hints", hintsFigures},
 	{"plan", "Planner", planFigures},
 }
 
@@ -327,7 +328,7 @@ func peerFigures(rs rows, f *figures) {
 }
 
 // planFigures expects plan {fixture, sources, stat}: without sources there are bars
-// by fixture.
+// by fixture. What was measured twice, and allocations, are in the tables.
 func planFigures(rs rows, f *figures) {
 	plans := rs.named("plan")
 	sources := plans.where(func(r bench.Row) bool { _, ok := num(r, "sources"); return ok })
@@ -356,7 +357,17 @@ func planFigures(rs rows, f *figures) {
 		c.groups = append(c.groups, g)
 		f.bars("Planner cost by inventory, "+stat, "", c)
 	}
-	everyFigure(rs.where(func(r bench.Row) bool { return r.Name != "plan" }), f)
+	everyFigure(without(rs, "plan", "plan-again", "plan-bytes"), f)
+}
+
+// hintsFigures leaves to the tables what is nought where all is well.
+func hintsFigures(rs rows, f *figures) {
+	everyFigure(without(rs, "submit-discard-allocs", "submit-discard-kept", "publish-lost"), f)
+}
+
+// without are the rows of other names.
+func without(rs rows, names ...string) rows {
+	return rs.where(func(r bench.Row) bool { return !slices.Contains(names, r.Name) })
 }
 
 // everyFigure has a chart for each name, with a group for each of its questions.
