@@ -26,6 +26,10 @@ func (c *binaryConn) hint(s *session, id uint64, payload []byte) error {
 		s.out.text = append(s.out.text, s.srv.hint(id, &m)...)
 		return nil
 	}
+	if c.inFlight(s)+s.toDo() >= maxInFlight { // each keeps its envelope
+		c.reply(s, id, wire.StatusBusy)
+		return nil
+	}
 	m.Body = append([]byte(nil), m.Body...) // the loop's own
 	return s.later(func() []byte { return s.srv.hint(id, &m) })
 }

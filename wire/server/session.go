@@ -328,6 +328,17 @@ func (s *session) later(j job) error {
 	return nil
 }
 
+// toDo is how many jobs are not done.
+func (s *session) toDo() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.jobs)
+	if s.working {
+		n++
+	}
+	return n
+}
+
 // do does the job that next has returned, and queues its answer.
 func (s *session) do(j job) {
 	answer := j()
