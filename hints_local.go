@@ -38,10 +38,15 @@ func (h *hinted) remove(c *hints.Call, r *hints.Removal, one func(hints.Key) wir
 	failed := map[string][]uint64{}
 	var reasons []string
 	var removed []uint64
-	for _, hash := range a.Hashes() {
-		key, why := h.keyOf(hash)
+	found := h.find(a.Hashes())
+	for i, hash := range a.Hashes() {
+		why := found[i].why
 		if why == "" {
-			why = outcomeReason(one(key))
+			st := one(found[i].key)
+			if st == wire.StatusMiss && found[i].part {
+				st = wire.StatusOK // it has left with another one of its group
+			}
+			why = outcomeReason(st)
 		}
 		if why == "" {
 			removed = append(removed, hash)
@@ -62,6 +67,25 @@ func (h *hinted) remove(c *hints.Call, r *hints.Removal, one func(hints.Key) wir
 		a.End(reasons[0])
 	}
 	return nil
+}
+
+// foundKey is what is known of a hash here.
+type foundKey struct {
+	key  hints.Key
+	why  string // there is none
+	part bool   // its block is here, and one of a group
+}
+
+func (h *hinted) find(hashes []uint64) []foundKey {
+	found := make([]foundKey, len(hashes))
+	for i, hash := range hashes {
+		f := &found[i]
+		if f.key, f.why = h.keyOf(hash); f.why == "" {
+			var r wire.Resolved
+			f.part = h.e.records.Lookup(f.key.Namespace, f.key.Key, &r) == wire.StatusOK && r.Parts > 1
+		}
+	}
+	return found
 }
 
 // keyOf finds the key that has a hash here, or why there is none.

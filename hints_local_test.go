@@ -69,6 +69,26 @@ func TestInvalidateAndEvict(t *testing.T) {
 	}
 }
 
+// Hashes of parts of one group are all removed, although the first of them takes the
+// others along.
+func TestInvalidateAllParts(t *testing.T) {
+	for _, kind := range []string{hints.TypeInvalidate, hints.TypeEvict} {
+		e := openHinted(t, func(c *kvcr.Config) { c.Namespaces[0].Kind = kvcr.Chained })
+		keys := keysOf(0, 2)
+		value := payload("x", 64<<10)
+		for _, r := range e.h.DepositGroup([]kvcr.Item{{Key: keys[0], Value: value}, {Key: keys[1], Value: value}}, kvcr.DepositOptions{}) {
+			if !r.OK() {
+				t.Fatal(r.Reason)
+			}
+		}
+		id := e.order(kind, "", 0, 1, 5)
+		if o := e.end(id, 0); o.Removed != 2 || o.Failed != 1 {
+			t.Errorf("%s: %+v", kind, o)
+		}
+		e.is(id, 5, hints.StageFailed, "not_found")
+	}
+}
+
 // A group goes as a whole; what follows a removed block in its chain stays until it is
 // evicted.
 func TestInvalidateGroup(t *testing.T) {

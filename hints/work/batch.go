@@ -70,19 +70,32 @@ func (x *Executor) failAll(l *lane, items []*item, why string) {
 }
 
 // look sorts out which blocks are to be fetched. Those that somebody else fetches are
-// to be awaited, or (last) fetched all the same.
+// to be awaited, with the rest of their groups, or (last) fetched all the same.
 func (x *Executor) look(jobs []job, last bool) (todo, coming []job) {
-	for _, j := range jobs {
-		s, why := x.cfg.Engine.Look(&j.b)
-		switch {
-		case s == Refused:
-			x.end(j.it, hints.StageFailed, why, 0)
-		case s == Coming && !last:
-			coming = append(coming, j)
-		case s == Present && !j.it.move:
-			x.end(j.it, hints.StagePresent, "", 0)
-		default:
-			todo = append(todo, j)
+	var left []job // of a group
+	for len(jobs) > 0 {
+		n := 1
+		for n < len(jobs) && jobs[n].b.Follows {
+			n++
+		}
+		left = left[:0]
+		wait := false
+		for _, j := range jobs[:n] {
+			s, why := x.cfg.Engine.Look(&j.b)
+			switch {
+			case s == Refused:
+				x.end(j.it, hints.StageFailed, why, 0)
+			case s == Present && !j.it.move:
+				x.end(j.it, hints.StagePresent, "", 0)
+			default:
+				wait = wait || s == Coming && !last
+				left = append(left, j)
+			}
+		}
+		if jobs = jobs[n:]; wait {
+			coming = append(coming, left...)
+		} else {
+			todo = append(todo, left...)
 		}
 	}
 	return todo, coming

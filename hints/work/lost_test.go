@@ -120,3 +120,42 @@ func TestCloseEndsWhatIsStuck(t *testing.T) {
 		eventually(t, "the worker ends", func() bool { x.mu.Lock(); defer x.mu.Unlock(); return x.workers == 0 })
 	}
 }
+
+// Parts of a group of which somebody else fetches one are waited for together: a part
+// alone is refused by every source.
+func TestGroupsAreAwaitedWhole(t *testing.T) {
+	f := newFake()
+	f.resolve = func(_ context.Context, _ string, hashes []uint64) (out []Block, why string) {
+		for _, h := range hashes {
+			b := blockOf(h)
+			b.Follows = h%3 != 0 // groups of three
+			out = append(out, b)
+		}
+		return out, ""
+	}
+	f.await = func(_ *Block, ended func()) {
+		f.mu.Lock()
+		f.look = nil
+		f.mu.Unlock()
+		ended()
+	}
+	f.look = func(b *Block) (Standing, string) {
+		if b.Hash == 4 {
+			return Coming, ""
+		}
+		return Absent, ""
+	}
+	x := start(t, f, nil)
+	r := order(t, x, "a", true, 0, 1, 2, 3, 4, 5, 6, 7, 8)
+	r.wait()
+	for _, c := range f.calls() {
+		for i, b := range c.blocks {
+			if (b.Hash%3 == 0) != (i%3 == 0) || len(c.blocks)%3 != 0 {
+				t.Errorf("%d is number %d of %d", b.Hash, i, len(c.blocks))
+			}
+		}
+	}
+	if n := len(f.calls()); n != 2 {
+		t.Errorf("%d fetches", n)
+	}
+}

@@ -3,7 +3,9 @@ package client
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/kvcr-go/kvcr/wire"
 )
@@ -149,8 +151,13 @@ func (k *call) check(l *limits) *Error {
 		if k.op == opSet && uint64(len(k.src)) > l.value {
 			return &Error{Err: ErrTooLarge, Size: l.value}
 		}
+	case opDescribe:
+		return checkDescribe(k.describe, l)
 	case opDelete, opExists, opPrefix, opQuery, opFetch:
 		n := 1 + 4 // mode and count
+		if k.text != "" {
+			n += 2 + len(k.text)
+		}
 		for _, key := range k.keys {
 			if len(key) == 0 || len(key) > l.key {
 				return &Error{Err: ErrBadKey}
@@ -160,6 +167,27 @@ func (k *call) check(l *limits) *Error {
 		if n > wire.MaxPayload || len(k.keys) > wire.MaxList {
 			return &Error{Err: ErrTooLarge, Size: wire.MaxPayload}
 		}
+	}
+	return nil
+}
+
+func checkDescribe(d *wire.Describe, l *limits) *Error {
+	if len(d.LoRA) > wire.MaxName || !utf8.ValidString(d.LoRA) {
+		return &Error{Err: ErrInvalid, Cause: fmt.Errorf("an adapter's name of %d bytes: at most %d, of UTF-8", len(d.LoRA), wire.MaxName)}
+	}
+	n := 4 + 2 + len(d.LoRA) + 4
+	for i := range d.Blocks {
+		b := &d.Blocks[i]
+		if len(b.Key) == 0 || len(b.Key) > l.key {
+			return &Error{Err: ErrBadKey}
+		}
+		if len(b.Tokens) > wire.MaxList {
+			return &Error{Err: ErrTooLarge, Size: wire.MaxList}
+		}
+		n += 2 + len(b.Key) + 1 + 8 + 8 + 4 + 4*len(b.Tokens)
+	}
+	if n > wire.MaxPayload || len(d.Blocks) > wire.MaxList {
+		return &Error{Err: ErrTooLarge, Size: wire.MaxPayload}
 	}
 	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"net"
 	"path/filepath"
 	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -288,6 +290,7 @@ func TestArguments(t *testing.T) {
 	for i := range wide {
 		wide[i] = long[:100]
 	}
+	describe := func(d wire.Describe) error { _, err := cl.Describe(ctx, &d); return err }
 	for _, tt := range []struct {
 		name, op string
 		err      error
@@ -303,6 +306,24 @@ func TestArguments(t *testing.T) {
 		{"format", "hint", ErrInvalid, func() error { _, err := cl.Hint(ctx, "", 9, nil); return err }},
 		{"no request id", "discard hint", ErrInvalid, func() error { return cl.DiscardHint(ctx, "") }},
 		{"request id", "discard hint", ErrInvalid, func() error { return cl.DiscardHint(ctx, "\xff") }},
+		{"wide keys and a request id", "fetch", ErrTooLarge, func() error {
+			_, err := cl.FetchFor(ctx, strings.Repeat("r", wire.MaxText), wide[:len(wide)-1])
+			return err
+		}},
+		{"long key", "describe", ErrBadKey, func() error { return describe(wire.Describe{Blocks: []wire.Description{{Key: long}}}) }},
+		{"adapter", "describe", ErrInvalid, func() error {
+			return describe(wire.Describe{LoRA: "\xff", Blocks: []wire.Description{{Key: long[:100]}}})
+		}},
+		{"many tokens", "describe", ErrTooLarge, func() error {
+			return describe(wire.Describe{Blocks: []wire.Description{{Key: long[:100], Tokens: make([]uint32, wire.MaxList+1)}}})
+		}},
+		{"wide blocks", "describe", ErrTooLarge, func() error {
+			one := wire.Description{Key: long[:100], Tokens: make([]uint32, wire.MaxList)}
+			return describe(wire.Describe{Blocks: slices.Repeat([]wire.Description{one}, 9)})
+		}},
+		{"many blocks", "describe", ErrTooLarge, func() error {
+			return describe(wire.Describe{Blocks: slices.Repeat([]wire.Description{{Key: []byte("k")}}, wire.MaxList+1)})
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if e := want(t, tt.call(), tt.err, tt.op); e.MayHaveRun {

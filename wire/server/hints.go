@@ -37,6 +37,8 @@ func (c *binaryConn) hint(s *session, id uint64, payload []byte) error {
 		s.out.text = append(s.out.text, s.srv.hintInTurn(id, &m)...)
 	case len(m.Body) <= hintOnLoop:
 		s.out.text = append(s.out.text, s.srv.hint(id, &m)...)
+	case c.inFlight(s)+s.toDo() >= maxInFlight: // each keeps its envelope
+		c.reply(s, id, wire.StatusBusy)
 	default:
 		m.Body = append([]byte(nil), m.Body...) // the loop's own
 		return s.later(func() []byte { return s.srv.hintInTurn(id, &m) }, len(m.Body))

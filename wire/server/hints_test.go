@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,11 +25,16 @@ const hintedSlot = 16 << 10
 // startHinted serves an engine with peers and hints, whose keys are hashes.
 func startHinted(t *testing.T, edit func(*Options)) (*Server, *client.Client) {
 	t.Helper()
+	return startAdapted(t, keys.Direct{Namespace: "kv", Style: keys.Dynamo{}}, edit)
+}
+
+func startAdapted(t *testing.T, adapter hints.KeyAdapter, edit func(*Options)) (*Server, *client.Client) {
+	t.Helper()
 	cfg := kvcr.Config{
 		Capacity:   8 << 20,
 		Namespaces: []kvcr.Namespace{{Name: "kv", Pools: []kvcr.Pool{{Name: "kv", SlotBytes: hintedSlot}}}},
 		Peers:      &kvcr.Peers{Listen: []string{"tcp://127.0.0.1:0"}, Routes: []string{"stream"}},
-		Hints:      &kvcr.Hints{Adapter: keys.Direct{Namespace: "kv", Style: keys.Dynamo{}}},
+		Hints:      &kvcr.Hints{Adapter: adapter},
 	}
 	s := startWith(t, cfg, func(o *Options) {
 		o.Binary = []string{"127.0.0.1:0"}
@@ -349,5 +355,57 @@ func TestShutdownOwesFetchFor(t *testing.T) {
 	var got wire.Claims
 	if err != nil || h.ID != 7 || got.Parse(payload) != nil || got.Claims[0].Status == wire.StatusOK {
 		t.Errorf("%+v, %+v, %v", h, got.Claims, err)
+	}
+}
+
+// slowAdapter answers when it may.
+type slowAdapter struct {
+	keys.Direct
+	may chan struct{}
+}
+
+func (a slowAdapter) FromRouter(hash uint64) (hints.Key, error) {
+	<-a.may
+	return a.Direct.FromRouter(hash)
+}
+
+// Long envelopes that a client sends faster than they are served are refused, and not
+// gathered.
+func TestLongHintsAreBounded(t *testing.T) {
+	slow := slowAdapter{keys.Direct{Namespace: "kv", Style: keys.Dynamo{}}, make(chan struct{})}
+	s, _ := startAdapted(t, slow, nil)
+	goOn := sync.OnceFunc(func() { close(slow.may) })
+	t.Cleanup(goOn) // before the server's end
+	c := dialBinary(t, s)
+	c.greet(nil, nil)
+	body := envelope(t, "", []string{"kv.invalidate"}, 1)
+	body = append(body, bytes.Repeat([]byte(" "), 2*hintOnLoop)...)
+	const sent = 3 * maxInFlight
+	go func() {
+		for id := range uint64(sent) {
+			if _, err := c.Write((&wire.Hint{Body: body}).Append(nil, id+100)); err != nil {
+				return
+			}
+		}
+	}()
+	busy, served := 0, 0
+	for busy+served < sent {
+		h, payload, err := c.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var st wire.StatusReply
+		switch {
+		case h.Type == wire.TypeHintResults:
+			served++
+		case st.Parse(payload) != nil || st.Status != wire.StatusBusy:
+			t.Fatalf("%+v: %v", h, st.Status)
+		default:
+			busy++
+			goOn()
+		}
+	}
+	if served < maxInFlight || busy == 0 {
+		t.Errorf("%d served, %d refused", served, busy)
 	}
 }

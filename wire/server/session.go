@@ -335,6 +335,17 @@ func (s *session) later(j job, holds int) error {
 	return nil
 }
 
+// toDo is how many jobs are not done.
+func (s *session) toDo() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.jobs)
+	if s.working {
+		n++
+	}
+	return n
+}
+
 // do does the job that next has returned, and queues its answer.
 func (s *session) do(j longJob) {
 	answer := j.job()
