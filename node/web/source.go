@@ -29,6 +29,8 @@ type Source interface {
 	Ready() (ok bool, reason string)
 	Version() string
 	Started() time.Time
+	// Claims counts the claims that anybody holds on blocks. It visits every block.
+	Claims() int
 }
 
 // ServerStats describe the listeners for clients. Counters run since the start

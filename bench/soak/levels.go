@@ -1,0 +1,241 @@
+package soak
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kvcr-go/kvcr/node/web"
+	"github.com/kvcr-go/kvcr/wire/client"
+)
+
+// levels are what a process holds, by what it is.
+type levels map[string]int64
+
+// What is looked at.
+const (
+	levelClaims      = "claims"
+	levelConns       = "connections"
+	levelShared      = "shared-memory connections"
+	levelDead        = "claims of dead clients"
+	levelQuarantine  = "quarantined bytes"
+	levelPosted      = "posted bytes"
+	levelMoves       = "marks and holds"
+	levelActions     = "actions"
+	levelGoroutines  = "goroutines"
+	levelDescriptors = "descriptors"
+	levelHeap        = "heap bytes"
+	levelRSS         = "resident bytes"
+)
+
+// allowance is how much higher the end may be than the base. What is not listed has
+// to be back exactly, or lower.
+//
+// Memory: Go gives it back late and keeps a tenth more than it needs, its heap holds
+// what tables have grown to (the hashes and descriptions of blocks, advice, the last
+// outcomes and events), and the stacks and buffers of the busiest moment. A leak of a
+// buffer a second is above that in a run of ten minutes.
+var allowance = levels{levelHeap: 24 << 20, levelRSS: 96 << 20}
+
+// settleBound is how long a process may take to come back to its base.
+const settleBound = 40 * time.Second
+
+// above lists what is higher than it may be, in order.
+func (l levels) above(base levels) (what []string) {
+	for _, k := range slices.Sorted(maps.Keys(l)) {
+		if l[k] > base[k]+allowance[k] {
+			what = append(what, fmt.Sprintf("%s: %d, at the base %d", k, l[k], base[k]))
+		}
+	}
+	return what
+}
+
+// idle lists what a node without clients must not hold at all: when nothing is above
+// this, it is at rest.
+func idle(l levels) (what []string) {
+	return levels{
+		levelClaims: l[levelClaims], levelConns: l[levelConns], levelShared: l[levelShared], levelDead: l[levelDead],
+		levelQuarantine: l[levelQuarantine], levelPosted: l[levelPosted], levelMoves: l[levelMoves], levelActions: l[levelActions],
+	}.above(levels{})
+}
+
+// levels looks at a node.
+func (n *node) levels(ctx context.Context) (levels, error) {
+	l := levels{}
+	st, err := n.stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l[levelMoves] = int64(st.Engine.Marks + st.Engine.Holds)
+	l[levelActions] = int64(st.Engine.Hints.Actions)
+	claims, err := n.ask(ctx, "/debug/claims")
+	if err != nil {
+		return nil, err
+	}
+	if l[levelClaims], err = strconv.ParseInt(strings.TrimSpace(string(claims)), 10, 64); err != nil {
+		return nil, err
+	}
+	heap, err := n.ask(ctx, "/debug/pprof/heap?gc=1&debug=1")
+	if err != nil {
+		return nil, err
+	}
+	if l[levelHeap], err = field(heap, `# HeapAlloc = (\d+)`); err != nil {
+		return nil, err
+	}
+	goroutines, err := n.ask(ctx, "/debug/pprof/goroutine?debug=1")
+	if err != nil {
+		return nil, err
+	}
+	if l[levelGoroutines], err = field(goroutines, `total (\d+)`); err != nil {
+		return nil, err
+	}
+	status, err := n.ask(ctx, "/api/status")
+	if err != nil {
+		return nil, err
+	}
+	var page web.Status
+	if err := json.Unmarshal(status, &page); err != nil {
+		return nil, err
+	}
+	l[levelConns] = page.Connections.Open
+	l[levelShared], l[levelDead] = page.Shared.Conns, page.Shared.Left
+	if p := page.Peers; p != nil {
+		l[levelQuarantine], l[levelPosted] = p.Quarantined, p.Posted
+	}
+	return l, processLevels(l, n.pid())
+}
+
+// processLevels adds what the kernel knows of a process.
+func processLevels(l levels, pid int) (err error) {
+	dir := fmt.Sprintf("/proc/%d", pid)
+	if l[levelDescriptors], err = descriptors(dir); err != nil {
+		return err
+	}
+	status, err := os.ReadFile(filepath.Join(dir, "status"))
+	if err != nil {
+		return err
+	}
+	kb, err := field(status, `VmRSS:\s+(\d+) kB`)
+	l[levelRSS] = kb << 10
+	return err
+}
+
+func descriptors(dir string) (int64, error) {
+	files, err := os.ReadDir(filepath.Join(dir, "fd"))
+	return int64(len(files)), err
+}
+
+func field(text []byte, pattern string) (int64, error) {
+	m := regexp.MustCompile(pattern).FindSubmatch(text)
+	if m == nil {
+		return 0, fmt.Errorf("no %s in %.200s", pattern, text)
+	}
+	return strconv.ParseInt(string(m[1]), 10, 64)
+}
+
+// nodeStats is the part of STATS that counts here.
+type nodeStats struct {
+	Engine struct {
+		Marks, Holds int
+		Hints        struct{ Actions int }
+	}
+}
+
+func (n *node) stats(ctx context.Context) (st nodeStats, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callBound)
+	defer cancel()
+	cl, err := client.Dial(ctx, client.Options{Addr: "unix:" + n.socket, Name: "soak levels"})
+	if err != nil {
+		return st, err
+	}
+	defer cl.Close()
+	b, err := cl.Stats(ctx)
+	if err != nil {
+		return st, err
+	}
+	return st, json.Unmarshal(b, &st)
+}
+
+// settled looks at a node until nothing is above base, or time is up, and reports
+// what is. Without a base it waits until the node is at rest and what it holds no
+// longer falls.
+func (n *node) settled(ctx context.Context, base levels) (l levels) {
+	var err error
+	var above []string
+	for end := time.Now().Add(n.run.o.settle); ; pause(ctx, 100*time.Millisecond) {
+		before := l
+		if l, err = n.levels(ctx); err == nil {
+			falling := before == nil || l[levelGoroutines] < before[levelGoroutines] || l[levelDescriptors] < before[levelDescriptors]
+			if above = idle(l); base != nil {
+				above, falling = append(above, l.above(base)...), false
+			}
+			if len(above) == 0 && !falling {
+				return l
+			}
+		}
+		if time.Now().After(end) || ctx.Err() != nil {
+			break
+		}
+	}
+	if ctx.Err() != nil {
+		return l
+	}
+	if err != nil {
+		n.run.trouble.add(unexpected, n.name(), "its levels: %v", err)
+		return l
+	}
+	n.run.trouble.add(leak, n.name(), "%v after the last client has left: %s; its goroutines are in %s", n.run.o.settle, strings.Join(above, "; "), n.dump(ctx))
+	return l
+}
+
+// dump writes what the node's goroutines do.
+func (n *node) dump(ctx context.Context) string {
+	b, err := n.ask(ctx, "/debug/pprof/goroutine?debug=1")
+	if err != nil {
+		return err.Error()
+	}
+	name := filepath.Join(n.run.dir, fmt.Sprintf("node-%d-goroutines.txt", n.index))
+	if err := os.WriteFile(name, b, 0o644); err != nil {
+		return err.Error()
+	}
+	return name
+}
+
+// ownLevels looks at this process.
+func (r *run) ownLevels() (levels, error) {
+	r.web.CloseIdleConnections()
+	runtime.GC()
+	l := levels{levelGoroutines: int64(runtime.NumGoroutine())}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	l[levelHeap] = int64(m.HeapAlloc)
+	n, err := descriptors("/proc/self")
+	l[levelDescriptors] = n
+	return l, err
+}
+
+// ownSettled is settled for this process.
+func (r *run) ownSettled(base levels) (l levels, err error) {
+	for end := time.Now().Add(r.o.settle / 4); ; time.Sleep(20 * time.Millisecond) {
+		if l, err = r.ownLevels(); err != nil {
+			return l, err
+		}
+		above := l.above(base)
+		if len(above) == 0 {
+			return l, nil
+		}
+		if time.Now().After(end) {
+			r.trouble.add(leak, "this process", "after everything was closed: %s; its goroutines are in %s", strings.Join(above, "; "), r.dump())
+			return l, nil
+		}
+	}
+}
