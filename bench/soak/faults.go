@@ -69,7 +69,6 @@ func (r *run) spoil(ctx context.Context, all []fault) error {
 		n := r.nodes[f.node]
 		r.o.Progress(fmt.Sprintf("%s: %v", r.kind, f))
 		r.faults.add(f.kind, 1)
-		relays := []*relay{n.viaBinary, n.viaRESP, n.viaPeers}
 		switch f.kind {
 		case faultKill, faultStop:
 			if f.kind == faultKill {
@@ -84,15 +83,13 @@ func (r *run) spoil(ctx context.Context, all []fault) error {
 		case faultHalt:
 			n.halt(ctx, f.last)
 		case faultCut:
-			for _, l := range relays {
-				l.cut()
-			}
+			n.cut()
 		case faultSilence:
-			for _, l := range relays {
+			for _, l := range n.relays() {
 				l.hold()
 			}
 			pause(ctx, f.last)
-			for _, l := range relays {
+			for _, l := range n.relays() {
 				l.pass()
 			}
 		}

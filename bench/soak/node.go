@@ -288,8 +288,17 @@ func (n *node) complaints() (lines []string) {
 	return lines
 }
 
+func (n *node) relays() []*relay { return []*relay{n.viaBinary, n.viaRESP, n.viaPeers} }
+
+// cut resets all connections through the relays.
+func (n *node) cut() {
+	for _, r := range n.relays() {
+		r.cut()
+	}
+}
+
 func (n *node) closeRelays() {
-	for _, r := range []*relay{n.viaBinary, n.viaRESP, n.viaPeers} {
+	for _, r := range n.relays() {
 		if r != nil {
 			r.close()
 		}

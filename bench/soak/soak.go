@@ -312,8 +312,13 @@ func (r *run) phase(ctx context.Context, rng *rand.Rand, d time.Duration, first 
 	if err != nil {
 		stopLoad()
 	}
+	<-loading.Done()
+	if r.bad.Swap(false) { // what stands still would end by its bound
+		for _, n := range r.nodes {
+			n.cut()
+		}
+	}
 	load.Wait()
-	r.bad.Store(false)
 	if err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
