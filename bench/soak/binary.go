@@ -47,12 +47,13 @@ func (w *binaryWorker) work(ctx context.Context) {
 // dial connects by one of the node's addresses, most often through the relay.
 func (w *binaryWorker) dial() bool {
 	addr := w.node.viaBinary.addr()
-	switch w.rng.IntN(8) {
+	switch w.rng.IntN(6) {
 	case 0:
 		addr = w.node.binary
 	case 1:
 		addr = "unix:" + w.node.socket
 	}
+	w.direct = addr != w.node.viaBinary.addr()
 	return w.calm("dial", func(ctx context.Context) (err error) {
 		w.cl, err = client.Dial(ctx, client.Options{Addr: addr, Name: "soak " + w.name, Conns: 1 + w.rng.IntN(3)})
 		return err
@@ -242,6 +243,8 @@ func (w *binaryWorker) query() {
 // end of the connection.
 func (w *binaryWorker) claim() {
 	blocks := w.blocks(6)
+	w.since = w.excuse()
+	defer func() { w.since = nil }()
 	var claims []wire.Claim
 	if w.call("fetch", func(ctx context.Context) (err error) {
 		claims, err = w.cl.Fetch(ctx, keysOf(blocks))

@@ -26,7 +26,12 @@ type ends struct {
 	mu      sync.Mutex
 	actions map[string]*action // by message and action
 	changed chan struct{}      // signalled when an action has ended; of capacity 1
+	told    []string           // actions that have ended, the last keptEnds of them: they are remembered
+	count   int                // actions that were sent
 }
+
+// keptEnds is how many ended actions are remembered: as many as a node keeps outcomes.
+const keptEnds = 4096
 
 // action is one that was sent.
 type action struct {
@@ -47,15 +52,26 @@ func (e *ends) sent(name string) {
 	a := &action{life: e.node.life.Load(), excused: !e.listening.Load()}
 	e.mu.Lock()
 	e.actions[name] = a
+	if e.count++; e.count%keptEnds == 0 { // of lives before the last one nothing comes any more
+		for name, old := range e.actions {
+			if old.life+1 < a.life {
+				delete(e.actions, name)
+			}
+		}
+	}
 	e.mu.Unlock()
 }
 
-// answered notes what the node said of it; known: it said something.
-func (e *ends) answered(name string, known, accepted bool) {
+// answered notes what the node said of it. An action whose answer is lost may have an
+// end or not.
+func (e *ends) answered(name string, accepted bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a := e.actions[name]
-	if known && !accepted {
+	if a == nil {
+		return // it ended long ago
+	}
+	if !accepted {
 		if a.ended > 0 {
 			e.run.trouble.add(noEnd, e.node.name(), "action %s was rejected, and has an end", name)
 		}
@@ -84,6 +100,10 @@ func (e *ends) heard(o *wire.OutcomeItem) {
 		e.run.trouble.add(noEnd, e.node.name(), "action %s of %s has %d ends", name, o.Type, a.ended)
 	}
 	e.run.actions.add("ended", 1)
+	if e.told = append(e.told, name); len(e.told) > keptEnds {
+		delete(e.actions, e.told[0])
+		e.told = e.told[1:]
+	}
 	select {
 	case e.changed <- struct{}{}:
 	default:

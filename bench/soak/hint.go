@@ -42,7 +42,7 @@ func (w *hintWorker) work(ctx context.Context) {
 
 func (w *hintWorker) dial() bool {
 	addr := w.node.viaBinary.addr()
-	if w.rng.IntN(4) == 0 {
+	if w.direct = w.rng.IntN(4) == 0; w.direct {
 		addr = w.node.binary
 	}
 	return w.calm("dial", func(ctx context.Context) (err error) {
@@ -148,7 +148,7 @@ func (w *hintWorker) send(request string, e *envelope, tracked bool) bool {
 			all = false
 		}
 		if tracked {
-			w.node.ends.answered(nameOf(e.ID, a.ID), true, accepted)
+			w.node.ends.answered(nameOf(e.ID, a.ID), accepted)
 		}
 	}
 	return all
@@ -167,6 +167,8 @@ func (w *hintWorker) advised() {
 	if !w.send(request, e, false) {
 		return
 	}
+	w.since = w.excuse()
+	defer func() { w.since = nil }()
 	keys := keysOf(blocks)
 	if w.rng.IntN(4) == 0 {
 		_ = w.call("query for", func(ctx context.Context) error {
@@ -218,6 +220,7 @@ func (w *hintWorker) malformed() {
 	body := []byte(`{"protocol_version": "0.1", "actions": [{"action_id": `)
 	ctx, cancel := context.WithTimeout(context.Background(), callBound)
 	defer cancel()
+	excused := w.excuse()
 	_, err := w.cl.Hint(ctx, "", wire.FormatJSON, body[:w.rng.IntN(len(body))])
 	var e *client.Error
 	switch {
@@ -225,13 +228,14 @@ func (w *hintWorker) malformed() {
 		w.run.trouble.add(wrongAnswer, w.where(), "what is no envelope is accepted")
 	case errors.As(err, &e) && e.Code != 0: // refused
 	default:
-		w.run.judge(w.name+": malformed hint", w.node, err)
+		w.run.judge(w.name+": malformed hint", w.node, err, excused())
 	}
 	w.run.ops.add("malformed hint", 1)
 }
 
 // meet has a node fetch something from each address of each other one, so that at the
-// base all of them are connected as they will be.
+// base and at the end all of them are connected alike. (The connection by the second
+// address replaces that by the first: a node knows its peers by incarnation.)
 func (w *hintWorker) meet() {
 	if !w.dial() {
 		return
@@ -243,6 +247,10 @@ func (w *hintWorker) meet() {
 		}
 		for i, source := range []string{n.peers, n.viaPeers.addr()} {
 			blocks := n.given(i)
+			_ = w.calm("delete blocks", func(ctx context.Context) error {
+				_, err := w.cl.Delete(ctx, keysOf(blocks)...)
+				return err
+			})
 			for _, b := range blocks {
 				_ = w.calm("deposit", func(ctx context.Context) error {
 					cl, err := client.Dial(ctx, client.Options{Addr: n.binary, Name: "soak " + w.name})

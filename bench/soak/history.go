@@ -44,6 +44,11 @@ func (c *cell) stored(version uint32, ttl time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, version)
+	for v := range c.void {
+		if v < c.floor {
+			delete(c.void, v) // too old to be read anyway
+		}
+	}
 	c.floor = version // no other write is under way but lost ones, which are open
 	clear(c.until)
 	if ttl > 0 {

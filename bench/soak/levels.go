@@ -33,6 +33,7 @@ const (
 	levelActions     = "actions"
 	levelGoroutines  = "goroutines"
 	levelDescriptors = "descriptors"
+	levelTaken       = "payload bytes of no block"
 	levelHeap        = "heap bytes"
 	levelRSS         = "resident bytes"
 )
@@ -107,6 +108,9 @@ func (n *node) levels(ctx context.Context) (levels, error) {
 		return nil, err
 	}
 	l[levelConns] = page.Connections.Open
+	if page.Cache.Blocks == 0 {
+		l[levelTaken] = page.Memory.Used
+	}
 	l[levelShared], l[levelDead] = page.Shared.Conns, page.Shared.Left
 	if p := page.Peers; p != nil {
 		l[levelQuarantine], l[levelPosted] = p.Quarantined, p.Posted
@@ -165,11 +169,35 @@ func (n *node) stats(ctx context.Context) (st nodeStats, err error) {
 	return st, json.Unmarshal(b, &st)
 }
 
+// empty deletes all that the node has, so that memory which no block has is seen.
+func (n *node) empty(ctx context.Context) error {
+	have, err := n.residents(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*callBound)
+	defer cancel()
+	cl, err := client.Dial(ctx, client.Options{Addr: n.binary, Name: "soak empty"})
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	for k := range have {
+		if _, err := cl.Delete(ctx, []byte(k)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // settled looks at a node until nothing is above base, or time is up, and reports
 // what is. Without a base it waits until the node is at rest and what it holds no
 // longer falls.
 func (n *node) settled(ctx context.Context, base levels) (l levels) {
-	var err error
+	err := n.empty(ctx)
+	if err != nil && ctx.Err() == nil {
+		n.run.trouble.add(unexpected, n.name(), "its blocks are to be deleted: %v", err)
+	}
 	var above []string
 	for end := time.Now().Add(n.run.o.settle); ; pause(ctx, 100*time.Millisecond) {
 		before := l
@@ -193,21 +221,61 @@ func (n *node) settled(ctx context.Context, base levels) (l levels) {
 		n.run.trouble.add(unexpected, n.name(), "its levels: %v", err)
 		return l
 	}
-	n.run.trouble.add(leak, n.name(), "%v after the last client has left: %s; its goroutines are in %s", n.run.o.settle, strings.Join(above, "; "), n.dump(ctx))
+	n.run.trouble.add(leak, n.name(), "%v after the last client has left: %s; its goroutines and descriptors are in %s", n.run.o.settle, strings.Join(above, "; "), n.dump(ctx))
 	return l
 }
 
-// dump writes what the node's goroutines do.
+// dump writes what the node's goroutines do, and what its descriptors are.
 func (n *node) dump(ctx context.Context) string {
 	b, err := n.ask(ctx, "/debug/pprof/goroutine?debug=1")
 	if err != nil {
 		return err.Error()
 	}
-	name := filepath.Join(n.run.dir, fmt.Sprintf("node-%d-goroutines.txt", n.index))
+	b = append(append(b, '\n'), descriptorList(n.pid())...)
+	name := filepath.Join(n.run.dir, fmt.Sprintf("node-%d-%s-leak.txt", n.index, n.run.kind))
 	if err := os.WriteFile(name, b, 0o644); err != nil {
 		return err.Error()
 	}
 	return name
+}
+
+// descriptorList says what each descriptor of a process is, as far as the kernel
+// tells: of sockets of TCP both addresses, and of unix ones the path.
+func descriptorList(pid int) []byte {
+	dir := fmt.Sprintf("/proc/%d", pid)
+	sockets := map[string]string{}
+	tcp, _ := os.ReadFile(filepath.Join(dir, "net/tcp")) // without it the numbers stand alone
+	for _, line := range strings.Split(string(tcp), "\n") {
+		if f := strings.Fields(line); len(f) > 9 {
+			sockets[f[9]] = tcpAddress(f[1]) + " to " + tcpAddress(f[2]) + " state " + f[3]
+		}
+	}
+	unix, _ := os.ReadFile(filepath.Join(dir, "net/unix"))
+	for _, line := range strings.Split(string(unix), "\n") {
+		if f := strings.Fields(line); len(f) > 6 {
+			sockets[f[6]] = "unix " + strings.Join(f[7:], " ")
+		}
+	}
+	var out []byte
+	files, err := os.ReadDir(filepath.Join(dir, "fd"))
+	if err != nil {
+		return fmt.Append(nil, err)
+	}
+	for _, f := range files {
+		to, _ := os.Readlink(filepath.Join(dir, "fd", f.Name())) // it may be closed by now
+		inode := strings.TrimSuffix(strings.TrimPrefix(to, "socket:["), "]")
+		out = fmt.Appendf(out, "descriptor %s %s %s\n", f.Name(), to, sockets[inode])
+	}
+	return out
+}
+
+// tcpAddress reads 0100007F:1F90.
+func tcpAddress(hex string) string {
+	var a, b, c, d, port int
+	if _, err := fmt.Sscanf(hex, "%02X%02X%02X%02X:%04X", &d, &c, &b, &a, &port); err != nil {
+		return hex
+	}
+	return fmt.Sprintf("%d.%d.%d.%d:%d", a, b, c, d, port)
 }
 
 // ownLevels looks at this process.

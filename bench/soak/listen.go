@@ -28,7 +28,7 @@ func (r *run) follow(ctx context.Context, n *node, what string, f func(*client.C
 		if ctx.Err() != nil {
 			return
 		}
-		r.judge(what, n, err)
+		r.judge(what, n, err, r.shaken.Load())
 		r.ops.add("follow again: "+what, 1)
 		select {
 		case <-ctx.Done():

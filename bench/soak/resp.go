@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +20,8 @@ type respWorker struct {
 	c   net.Conn
 	in  *bufio.Reader
 	out bytes.Buffer
+	// excused says whether the connection may have been lost since it was last used.
+	excused func() bool
 }
 
 // respReply is one answer: text of a simple string, an error or a bulk; or an array.
@@ -58,12 +61,13 @@ func (w *respWorker) work(ctx context.Context) {
 
 func (w *respWorker) dial() bool {
 	addr := w.node.viaRESP.addr()
-	if w.rng.IntN(6) == 0 {
+	if w.direct = w.rng.IntN(4) == 0; w.direct {
 		addr = w.node.resp
 	}
+	w.excused = w.excuse()
 	c, err := net.DialTimeout("tcp", addr, callBound)
 	if err != nil {
-		if !w.run.shaken.Load() {
+		if !w.excused() {
 			w.run.trouble.add(unexpected, w.where(), "dial: %v", err)
 		}
 		return false
@@ -204,7 +208,7 @@ func (w *respWorker) refusal(cmd string, a *respReply) bool {
 	if a.kind != '-' {
 		return false
 	}
-	closing := w.run.shaken.Load() && strings.Contains(string(a.text), "clos")
+	closing := w.excused() && strings.Contains(string(a.text), "clos")
 	if !strings.HasPrefix(string(a.text), "OOM ") && !closing {
 		w.run.trouble.add(unexpected, w.where(), "%s: %s", cmd, a.text)
 	}
@@ -299,7 +303,9 @@ func (w *respWorker) lost(err error) {
 	switch {
 	case errors.As(err, new(*respError)):
 		w.run.trouble.add(wrongAnswer, w.where(), "%v", err)
-	case !w.run.shaken.Load():
+	case errors.Is(err, os.ErrDeadlineExceeded) && !w.excused():
+		w.run.trouble.add(noAnswer, w.where(), "%v", err)
+	case !w.excused():
 		w.run.trouble.add(unexpected, w.where(), "a connection is lost: %v", err)
 	default:
 		w.run.ops.add("failed: RESP connection lost", 1)

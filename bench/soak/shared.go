@@ -56,6 +56,8 @@ func (w *sharedWorker) work(ctx context.Context) {
 }
 
 func (w *sharedWorker) attach() bool {
+	w.direct = true
+	since := w.excuse() // the connection is not made again
 	if w.calm("dial", func(ctx context.Context) (err error) {
 		w.cl, err = client.Dial(ctx, client.Options{Addr: "unix:" + w.node.socket, Name: "soak " + w.name})
 		return err
@@ -68,8 +70,10 @@ func (w *sharedWorker) attach() bool {
 	})
 	if err != nil {
 		w.cl.Close()
+		return false
 	}
-	return err == nil
+	w.since = since
+	return true
 }
 
 // end looks at a view a last time and releases it.
@@ -80,7 +84,7 @@ func (w *sharedWorker) end(h *heldView) {
 
 func (w *sharedWorker) failed(what string, err error) {
 	if err != nil {
-		w.run.judge(w.name+": "+what, w.node, err)
+		w.run.judge(w.name+": "+what, w.node, err, w.since())
 	}
 }
 
@@ -93,7 +97,7 @@ func (w *sharedWorker) leave() {
 	if w.s != nil {
 		_ = w.calm("shared close", func(context.Context) error { return w.s.Close() })
 		w.cl.Close()
-		w.s, w.cl = nil, nil
+		w.s, w.cl, w.since = nil, nil, nil
 	}
 }
 

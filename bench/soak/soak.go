@@ -47,7 +47,6 @@ type sabotage struct {
 	flip      bool // a byte of an answer
 	claim     bool // a client never leaves
 	goroutine bool // one of this process never ends
-	stale     bool // a read is held against a version that nobody has read yet
 }
 
 const (
@@ -124,6 +123,7 @@ func (o Options) repeat() string {
 // run is one soak.
 type run struct {
 	o    Options
+	ctx  context.Context // of the command
 	dir  string
 	kind string // of the nodes now
 	web  *http.Client
@@ -159,7 +159,7 @@ func Run(ctx context.Context, o Options) (*bench.Report, error) {
 	if err != nil {
 		return rep, err
 	}
-	r := &run{o: o, web: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, trouble: trouble{began: time.Now()}}
+	r := &run{o: o, ctx: ctx, web: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, trouble: trouble{began: time.Now()}}
 	if r.dir, err = os.MkdirTemp("", "kvcr-soak"); err != nil {
 		return rep, err
 	}
@@ -233,7 +233,7 @@ func (r *run) soak(ctx context.Context, d time.Duration) (err error) {
 		}
 	}
 	r.o.Progress(r.kind + ": warm-up")
-	if err := r.phase(ctx, rng, min(max(d/8, 500*time.Millisecond), 20*time.Second), true, nil); err != nil {
+	if err := r.phase(ctx, rng, min(max(d/8, 500*time.Millisecond), 20*time.Second), nil); err != nil {
 		return err
 	}
 	var all []looked
@@ -248,7 +248,7 @@ func (r *run) soak(ctx context.Context, d time.Duration) (err error) {
 	if r.o.sabotage.flip {
 		r.nodes[0].viaRESP.flip.Store(1)
 	}
-	if err := r.phase(ctx, rng, d, false, schedule(rng, r.o.Nodes, d, r.o.period)); err != nil {
+	if err := r.phase(ctx, rng, d, schedule(rng, r.o.Nodes, d, r.o.period)); err != nil {
 		return err
 	}
 	if r.o.sabotage.claim {
@@ -262,9 +262,8 @@ func (r *run) soak(ctx context.Context, d time.Duration) (err error) {
 	return ctx.Err()
 }
 
-// phase is load for a while, and the checks once it has ended. first: the nodes have
-// not met yet.
-func (r *run) phase(ctx context.Context, rng *rand.Rand, d time.Duration, first bool, faults []fault) error {
+// phase is load for a while, and the checks once it has ended.
+func (r *run) phase(ctx context.Context, rng *rand.Rand, d time.Duration, faults []fault) error {
 	listening, stopListening := context.WithCancel(ctx)
 	var listeners sync.WaitGroup
 	listen := func(f func()) {
@@ -292,12 +291,6 @@ func (r *run) phase(ctx context.Context, rng *rand.Rand, d time.Duration, first 
 	}
 	defer router.close()
 
-	if first {
-		for _, n := range r.nodes {
-			w := &hintWorker{worker: worker{run: r, node: n, name: "first router", rng: rand.New(rand.NewPCG(rng.Uint64(), 0))}}
-			w.meet()
-		}
-	}
 	loading, stopLoad := context.WithTimeout(ctx, d)
 	defer stopLoad()
 	var load sync.WaitGroup
@@ -322,6 +315,7 @@ func (r *run) phase(ctx context.Context, rng *rand.Rand, d time.Duration, first 
 	if err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
+	r.meet(rng)
 	for _, n := range r.nodes {
 		r.o.Progress(fmt.Sprintf("%s: the actions of node %d end", r.kind, n.index))
 		n.ends.settle(ctx)
@@ -331,6 +325,14 @@ func (r *run) phase(ctx context.Context, rng *rand.Rand, d time.Duration, first 
 		r.compare(ctx, n, router, mirrors)
 	}
 	return ctx.Err()
+}
+
+// meet connects all nodes with each other.
+func (r *run) meet(rng *rand.Rand) {
+	for _, n := range r.nodes {
+		w := &hintWorker{worker: worker{run: r, node: n, name: "first router", rng: rand.New(rand.NewPCG(rng.Uint64(), 0))}}
+		w.meet()
+	}
 }
 
 // someone is a worker of any kind.
@@ -347,8 +349,9 @@ func (r *run) workers(rng *rand.Rand) (all []someone) {
 			func(w worker) someone { return &hintWorker{worker: w} },
 			func(w worker) someone { return &slowWorker{respWorker{worker: w}} },
 			func(w worker) someone { return &vanishWorker{worker: w} },
+			func(w worker) someone { return &scraper{worker: w} },
 		}
-		kinds := []string{"binary client", "RESP client", "shared-memory client", "second binary client", "router", "slow reader", "vanishing client"}
+		kinds := []string{"binary client", "RESP client", "shared-memory client", "second binary client", "router", "slow reader", "vanishing client", "scraper"}
 		const writers = 4 // the first of them
 		per := cellsOfNode / writers
 		for i, make := range makers {

@@ -84,6 +84,8 @@ func (w *vanishWorker) once(ctx context.Context) {
 		w.run.trouble.add(unexpected, w.where(), "a client does not start: %v", err)
 		return
 	}
+	w.direct = true
+	excused := w.excuse()
 	late := time.AfterFunc(callBound, func() { cmd.Process.Kill() })
 	if line, err := bufio.NewReader(out).ReadString('\n'); err == nil {
 		w.run.ops.add("vanishing client: "+line[:len("holding")], 1)
@@ -91,7 +93,7 @@ func (w *vanishWorker) once(ctx context.Context) {
 		case <-ctx.Done():
 		case <-time.After(time.Duration(w.rng.IntN(300)) * time.Millisecond):
 		}
-	} else if !w.run.shaken.Load() {
+	} else if !excused() {
 		w.run.trouble.add(unexpected, w.where(), "a client ended by itself")
 	}
 	late.Stop()

@@ -28,7 +28,9 @@ type worker struct {
 	node    *node
 	name    string
 	rng     *rand.Rand
-	cells   []*cell // that it writes
+	cells   []*cell     // that it writes
+	direct  bool        // nothing is between it and the node now
+	since   func() bool // from excuse, when calls depend on what was before them
 	buf     []byte
 	scratch []byte
 }
@@ -53,7 +55,10 @@ func (w *worker) bounded(kind string, hurried bool, f func(ctx context.Context) 
 		t := time.AfterFunc(time.Duration(w.rng.IntN(3000))*time.Microsecond, cancel)
 		defer t.Stop()
 	}
-	began := time.Now()
+	began, excused := time.Now(), w.since
+	if excused == nil {
+		excused = w.excuse()
+	}
 	ticket := w.run.watch.enter(w.where() + ": " + kind)
 	err := f(ctx)
 	w.run.watch.leave(ticket)
@@ -65,29 +70,43 @@ func (w *worker) bounded(kind string, hurried bool, f func(ctx context.Context) 
 		w.run.faults.add("cancelled call", 1)
 	}
 	if !hurried || !errors.Is(err, context.Canceled) {
-		w.run.judge(w.name+": "+kind, w.node, err)
+		w.run.judge(w.name+": "+kind, w.node, err, excused())
 	}
 	return err
 }
 
-// judge reports an error that nothing of what was done explains.
-func (r *run) judge(what string, n *node, err error) {
-	if err == nil || r.explained(err) {
+// excuse is called before something is asked of the node, and what it returns when
+// that has failed: whether connections may have been lost meanwhile.
+func (w *worker) excuse() func() bool {
+	life, up := w.node.life.Load(), w.node.up.Load()
+	return func() bool {
+		return w.run.shaken.Load() && (!w.direct || !up || !w.node.up.Load() || w.node.life.Load() != life)
+	}
+}
+
+// judge reports an error that nothing of what was done explains. shaken: connections
+// may have been lost.
+func (r *run) judge(what string, n *node, err error, shaken bool) {
+	if err == nil || r.explained(err, shaken) {
 		return
 	}
-	r.trouble.add(unexpected, n.name()+", "+what, "%v", err)
+	kind := unexpected
+	if errors.Is(err, client.ErrTimeout) {
+		kind = noAnswer
+	}
+	r.trouble.add(kind, n.name()+", "+what, "%v", err)
 }
 
 // explained reports whether an error is one of those that clients must expect: of a
-// full cache always, of lost connections once there were faults.
-func (r *run) explained(err error) bool {
+// full cache always, of lost connections where there were faults.
+func (r *run) explained(err error, shaken bool) bool {
 	for _, ok := range []error{client.ErrCapacity, client.ErrDropped, client.ErrBusy} {
 		if errors.Is(err, ok) {
 			r.ops.add("refused: "+ok.Error(), 1)
 			return true
 		}
 	}
-	if !r.shaken.Load() {
+	if !shaken {
 		return false
 	}
 	for _, ok := range []error{client.ErrLost, client.ErrTimeout, client.ErrClosing, client.ErrReleased, client.ErrAborted, context.Canceled} {
