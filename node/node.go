@@ -176,7 +176,10 @@ func (s source) Plan() kvcr.MemoryPlan      { return s.n.engine.MemoryPlan() }
 func (s source) Config() []web.Setting      { return s.n.cfg.Settings }
 func (s source) Version() string            { return s.n.cfg.Version }
 func (s source) Started() time.Time         { return s.n.started }
-func (s source) Claims() int                { return s.n.engine.Claims() }
+
+func (s source) Claims() (held, writing int) {
+	return s.n.engine.Claims(), s.n.engine.Reservations()
+}
 
 func (s source) Peers() *web.PeerStats {
 	p := s.n.engine.Peers()

@@ -44,6 +44,8 @@ type node struct {
 
 	cells []*cell
 	ends  ends
+
+	atBase []byte // its descriptors then, for who looks for a leak
 }
 
 const (

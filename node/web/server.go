@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -205,7 +204,8 @@ func (s *Server) routes(log *slog.Logger) http.Handler {
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 		// Not among the counters: it takes as long as there are blocks.
 		mux.HandleFunc("/debug/claims", func(w http.ResponseWriter, r *http.Request) {
-			text(w, http.StatusOK, strconv.Itoa(s.src.Claims()))
+			held, writing := s.src.Claims()
+			text(w, http.StatusOK, fmt.Sprintf("claims %d\nwriting %d", held, writing))
 		})
 	}
 	return mux
