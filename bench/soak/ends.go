@@ -165,16 +165,19 @@ func (e *ends) listen(ctx context.Context) {
 		}
 		e.listening.Store(true)
 		defer e.listening.Store(false)
-		gap := false
+		gap := last == 0
 		for {
 			f, err := s.Next(ctx)
 			if err != nil {
 				return err
 			}
-			if f.Epoch != epoch { // another life: it is told from the beginning
-				epoch, last, gap = f.Epoch, 0, last == 0
-			} else {
+			switch {
+			case f.Epoch == epoch:
 				gap = gap || f.Gap
+			case last > 0: // another life: it is told from the beginning
+				epoch, last, gap = f.Epoch, 0, false
+			default:
+				epoch = f.Epoch
 			}
 			for i := range f.Items {
 				switch o := &f.Items[i]; {

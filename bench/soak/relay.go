@@ -19,6 +19,7 @@ type relay struct {
 	seed   uint64
 	faults *tally
 	bad    *atomic.Bool
+	fate   *fate // of all connections, for tests; nil: drawn for each
 	// flip, when above 0, is how many bytes shall arrive changed: for tests of the
 	// checks.
 	flip atomic.Int32
@@ -165,6 +166,9 @@ func (r *relay) join(c net.Conn) {
 			abort(c)
 			return
 		}
+	}
+	if r.fate != nil {
+		l.fate = *r.fate
 	}
 	if gate := r.held(); gate != nil {
 		<-gate

@@ -95,7 +95,7 @@ func (r *run) readAll(ctx context.Context, n *node, w *worker) (map[string]uint6
 	return have, nil
 }
 
-// leakClaim has a client keep what it must give back: see sabotage.
+// leakClaim has a client keep what it must give back: see Sabotage.
 func (r *run) leakClaim(ctx context.Context) (undo func()) {
 	n := r.nodes[0]
 	cl, err := client.Dial(ctx, client.Options{Addr: n.binary})
