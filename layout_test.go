@@ -50,6 +50,7 @@ var ranks = map[string]int{
 	"hints/work":         21,
 	"hints/events/zmtp":  9,
 	"bench/page":         45,
+	"bench/soak":         45,
 }
 
 func rankOf(dir string) (int, bool) {

@@ -161,6 +161,24 @@ func (e *Engine) Claims() int {
 	return n
 }
 
+// Reservations counts the blocks that are being written now: reserved, and neither
+// stored nor given back, those that come from other nodes included. It visits every
+// block, and is exact while nothing is written.
+func (e *Engine) Reservations() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.state == gone {
+		return 0
+	}
+	n := 0
+	for _, ns := range e.list {
+		for _, p := range ns.parts {
+			n += p.Reserved() - p.InMagazines()
+		}
+	}
+	return max(0, n)
+}
+
 // MemoryPlan says what the engine reserved and what Go's soft memory limit
 // should be beside it. The engine does not set that limit.
 type MemoryPlan struct {

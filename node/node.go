@@ -33,7 +33,7 @@ type Config struct {
 	AllowFlush   bool
 	// PairSuffixes make two RESP keys of one stem live and die together.
 	PairSuffixes [2]string
-	Debug        bool // serve /debug/pprof
+	Debug        bool // serve /debug/pprof and /debug/claims
 	// Router: the node acts on hints, and publishes what it holds. nil: neither.
 	Router *Router
 
@@ -179,6 +179,10 @@ func (s source) Plan() kvcr.MemoryPlan      { return s.n.engine.MemoryPlan() }
 func (s source) Config() []web.Setting      { return s.n.cfg.Settings }
 func (s source) Version() string            { return s.n.cfg.Version }
 func (s source) Started() time.Time         { return s.n.started }
+
+func (s source) Claims() (held, writing int) {
+	return s.n.engine.Claims(), s.n.engine.Reservations()
+}
 
 func (s source) Peers() *web.PeerStats {
 	p := s.n.engine.Peers()

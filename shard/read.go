@@ -258,6 +258,9 @@ func (s *Shard) Reserved() (n int) {
 	return n
 }
 
+// InMagazines counts those of them that lanes hold ahead, for writes to come.
+func (s *Shard) InMagazines() int { return int(s.inMagazines.Load()) }
+
 // ledger finds a claim released twice through copies of a View. Only checking
 // builds keep it: it costs a lock.
 type ledger struct {

@@ -40,6 +40,7 @@ type benchCmd struct {
 	Replay benchReplayCmd `cmd:"" help:"Hit ratios on traces and keys, beside LRU, S3-FIFO and Belady's bound."`
 	Node   benchNodeCmd   `cmd:"" help:"A node, beside redis-server, memcached and a plain server, where they are installed."`
 	Trace  benchTraceCmd  `cmd:"" help:"Traces against a whole node, each request at its time: waits, services, and whether it keeps up."`
+	Soak   benchSoakCmd   `cmd:"" help:"Nodes under mixed clients, peers and hints with faults: every byte checked, nothing left behind."`
 	Peer   benchPeerCmd   `cmd:"" help:"Fetches between two processes, beside plain copies, plain sockets and ucx_perftest."`
 	Hints  benchHintsCmd  `cmd:"" help:"Hints served, events published and ingested: beside what the reference says of itself."`
 	Plan   benchPlanCmd   `cmd:"" help:"The planner over its 15 fixtures, a process for each sample; lookups beside events; the planner beside its oracle."`
@@ -54,6 +55,7 @@ type benchCmd struct {
 	PlanSample  benchSampleCmd   `cmd:"" hidden:"" help:"One sample of the planner's suite."`
 	Load        benchLoadCmd     `cmd:"" hidden:"" help:"The generator of load of the node suite."`
 	PlainServer benchPlainCmd    `cmd:"" hidden:"" help:"The plain server of the node suite."`
+	SoakClient  benchVanishCmd   `cmd:"" hidden:"" help:"A client of the soak, which is killed."`
 	Profiled    benchProfiledCmd `cmd:"" hidden:"" help:"Another command, with profiles taken of it."`
 }
 

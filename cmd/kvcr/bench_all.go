@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,7 +57,11 @@ func (benchAllCmd) Run(e *env, root *cli, k *kong.Context) error {
 			errs = append(errs, fmt.Errorf("%s: not begun: %w", s.Name, context.Cause(ctx)))
 			continue
 		}
-		got, err := c.inChild(ctx, e, exe, s.Name, filepath.Join(dir, s.Name+".json"))
+		args := c.childArgs(s.Name, filepath.Join(dir, s.Name+".json"))
+		if short, ok := s.Target.Addr().Interface().(shortAmongAll); ok {
+			args = append(args, short.amongAll(c)...)
+		}
+		got, err := c.inChild(ctx, e, exe, s.Name, args)
 		rows = bench.MergeRows(rows, got)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", s.Name, err))
@@ -65,9 +70,13 @@ func (benchAllCmd) Run(e *env, root *cli, k *kong.Context) error {
 	return errors.Join(append(errs, c.output(e, rows, old))...)
 }
 
-// inChild runs one suite in a process. What it wrote counts also when it fails.
-func (c *benchCmd) inChild(ctx context.Context, e *env, exe, suite, results string) ([]bench.Row, error) {
-	cmd := exec.CommandContext(ctx, exe, c.childArgs(suite, results)...)
+// shortAmongAll is a suite that takes flags of its own where all suites run.
+type shortAmongAll interface{ amongAll(c *benchCmd) []string }
+
+// inChild runs one suite in a process. What it wrote, where the flag --json of args
+// says, counts also when it fails.
+func (c *benchCmd) inChild(ctx context.Context, e *env, exe, suite string, args []string) ([]bench.Row, error) {
+	cmd := exec.CommandContext(ctx, exe, args...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = e.stdout, e.stderr, e.environ
 	if c.JSON == "-" {
 		cmd.Stdout = io.Discard
@@ -81,7 +90,7 @@ func (c *benchCmd) inChild(ctx context.Context, e *env, exe, suite, results stri
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	rows, errRead := readRows(results)
+	rows, errRead := readRows(args[slices.Index(args, "--json")+1])
 	if errors.Is(errRead, os.ErrNotExist) && err != nil {
 		errRead = nil // it said why
 	}

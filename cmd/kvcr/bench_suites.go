@@ -3,9 +3,11 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"time"
 
 	"github.com/kvcr-go/kvcr/bench"
 	"github.com/kvcr-go/kvcr/bench/load"
+	"github.com/kvcr-go/kvcr/bench/soak"
 	"github.com/kvcr-go/kvcr/bench/trace"
 )
 
@@ -163,3 +165,38 @@ type benchPlainCmd struct {
 }
 
 func (c *benchPlainCmd) Run(e *env) error { return bench.PlainServer(e.ctx, c.Addr, c.Size) }
+
+type benchSoakCmd struct {
+	For   time.Duration `default:"0s" placeholder:"TIME" help:"How long the load lasts; 0 for 10m, quick 30s, smoke 3s, 1m among all suites."`
+	Nodes int           `default:"3" placeholder:"N" help:"Node processes, 2 to 8."`
+	Seed  uint64        `default:"0" placeholder:"N" help:"Of all choices; 0 for any. When things happen is up to the machine."`
+	Kind  []string      `placeholder:"KIND,..." enum:"flat,chained" help:"Of namespaces, one after the other; default both, smoke chained."`
+}
+
+func (c *benchSoakCmd) measure(e *env, o bench.Options) (*bench.Report, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return soak.Run(e.ctx, soak.Options{Options: o, Exe: exe, For: c.For, Nodes: c.Nodes, Seed: c.Seed, Kinds: c.Kind})
+}
+
+// amongAll keeps a soak short where all suites run.
+func (c *benchSoakCmd) amongAll(root *benchCmd) []string {
+	if root.Quick || root.Smoke {
+		return nil
+	}
+	return []string{"--for", "1m"}
+}
+
+type benchVanishCmd struct {
+	Spec string `arg:"" help:"A soak.VanishSpec as JSON."`
+}
+
+func (c *benchVanishCmd) Run(e *env) error {
+	var spec soak.VanishSpec
+	if err := json.Unmarshal([]byte(c.Spec), &spec); err != nil {
+		return usageError{err}
+	}
+	return soak.Vanish(e.ctx, spec, e.stdout)
+}

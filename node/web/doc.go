@@ -9,6 +9,7 @@
 //	/metrics        Prometheus text
 //	/config         every setting, its value and its source, as JSON
 //	/debug/pprof/   profiles, only with Options.Debug
+//	/debug/claims   how many claims are held on blocks, and blocks being written, likewise
 //
 // Rules:
 //

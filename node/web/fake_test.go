@@ -180,6 +180,7 @@ func (f *fake) Plan() kvcr.MemoryPlan { return f.plan }
 func (f *fake) Config() []Setting     { return f.config }
 func (f *fake) Version() string       { return "v1.2.3-test" }
 func (f *fake) Started() time.Time    { return f.started }
+func (f *fake) Claims() (int, int)    { return 17, 4 }
 
 // serve runs a server until the test ends. A zero Addr is a free loopback port.
 func serve(t *testing.T, opt Options) *Server {

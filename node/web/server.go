@@ -27,7 +27,8 @@ type Options struct {
 	Source Source
 	// Public allows an address that is not loopback.
 	Public bool
-	// Debug serves /debug/pprof/. Profiles show memory, and cost time.
+	// Debug serves /debug/pprof/ and /debug/claims. Profiles show memory, and both cost
+	// time.
 	Debug bool
 	// Log gets what goes wrong with connections; nil discards it.
 	Log *slog.Logger
@@ -201,6 +202,11 @@ func (s *Server) routes(log *slog.Logger) http.Handler {
 		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		// Not among the counters: it takes as long as there are blocks.
+		mux.HandleFunc("/debug/claims", func(w http.ResponseWriter, r *http.Request) {
+			held, writing := s.src.Claims()
+			text(w, http.StatusOK, fmt.Sprintf("claims %d\nwriting %d", held, writing))
+		})
 	}
 	return mux
 }

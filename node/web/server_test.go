@@ -48,6 +48,8 @@ func TestRoutes(t *testing.T) {
 		{"/debug/pprof/goroutine?debug=1", true, 200, "text/plain; charset=utf-8", "goroutine profile"},
 		{"/debug/pprof/symbol", true, 200, "text/plain; charset=utf-8", "num_symbols"},
 		{"/debug/pprof/trace?seconds=0.05", true, 200, "application/octet-stream", ""},
+		{"/debug/claims", false, 404, "text/plain; charset=utf-8", ""},
+		{"/debug/claims", true, 200, "text/plain; charset=utf-8", "claims 17\nwriting 4\n"},
 		{"/debug/pprof/no-such-profile", true, 404, "text/plain; charset=utf-8", ""},
 	}
 	for _, tt := range tests {

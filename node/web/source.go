@@ -32,6 +32,9 @@ type Source interface {
 	Ready() (ok bool, reason string)
 	Version() string
 	Started() time.Time
+	// Claims counts the claims that anybody holds on blocks, and the blocks that are
+	// being written. It visits every block.
+	Claims() (held, writing int)
 }
 
 // ServerStats describe the listeners for clients. Counters run since the start
