@@ -1,7 +1,7 @@
 // Package bench measures KVCR beside its alternatives and replays recorded
 // request traces through it.
 //
-// It uses the public API only. There are six suites, each a function that
+// It uses the public API only, but for suite scale. There are seven suites, each a function that
 // returns rows of one schema (report.go):
 //
 //	Engine  the cache beside other in-process caches, puts and delivers beside
@@ -11,6 +11,7 @@
 //	Node    a node beside other servers, with the load from another process
 //	Trace   traces against a node, each request at its time
 //	Fetches fetches between two processes beside plain copies, sockets, UCX
+//	Scale   a router and up to a thousand nodes in virtual time: what grows how
 //
 // and one job, Replay: every request of a trace goes through an engine, every
 // byte of every hit is compared with what was deposited.

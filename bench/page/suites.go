@@ -23,6 +23,7 @@ var suites = []suite{
 	{"node", "Node, over the network", nodeFigures},
 	{"trace", "Traces against a node, open loop", traceFigures},
 	{"peer", "Between nodes", peerFigures},
+	{"scale", "At scale, in virtual time", scaleFigures},
 	{"hints", "Hints", everyFigure},
 	{"plan", "Planner", planFigures},
 }

@@ -41,6 +41,7 @@ type benchCmd struct {
 	Node   benchNodeCmd   `cmd:"" help:"A node, beside redis-server, memcached and a plain server, where they are installed."`
 	Trace  benchTraceCmd  `cmd:"" help:"Traces against a whole node, each request at its time: waits, services, and whether it keeps up."`
 	Peer   benchPeerCmd   `cmd:"" help:"Fetches between two processes, beside plain copies, plain sockets and ucx_perftest."`
+	Scale  benchScaleCmd  `cmd:"" help:"A router and up to a thousand nodes in virtual time: how the cost of a request grows with nodes, blocks and requests."`
 
 	All benchAllCmd `cmd:"" help:"All suites, each in a process of its own."`
 
@@ -78,7 +79,7 @@ func suitesOf(root *kong.Node) (suites []*kong.Node) {
 type commandLine []string
 
 // outputFlags say what becomes of the figures, and are no part of what made them.
-var outputFlags = []string{"--json", "--report", "--compare", "--profile-dir", "--quiet"}
+var outputFlags = []string{"--json", "--report", "--compare", "--profile-dir", "--quiet", "--svg"}
 
 // measured is the command that made the figures.
 func (args commandLine) measured() string {
