@@ -204,7 +204,7 @@ var scaleCounts = []struct {
 	{"steps", "a request", Lower, each(virtual.Steps)},
 	{"frames", "a request", Lower, each(virtual.Frames)},
 	{"frame-bytes", "B a request", Lower, each(virtual.FrameBytes)},
-	{"hottest", "times the mean", Lower, func(r *virtual.Result) float64 { return r.Hottest }},
+	{"busiest source", "times the mean", Lower, func(r *virtual.Result) float64 { return r.Hottest }},
 }
 
 func each(c virtual.Count) func(*virtual.Result) float64 {

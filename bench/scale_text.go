@@ -88,10 +88,6 @@ func (s *sweep) verdict() (lines []string) {
 	}
 	say("a request, "+scaleTotal, scaleTotal, "")
 	say(scaleMemory+" of the router and all nodes", scaleMemory, "")
-	last := s.points[len(s.points)-1].size
-	if hot := s.median("scale-count", "what", "hottest", last); s.name == sweepNodes && hot > 4 {
-		lines = append(lines, fmt.Sprintf("at %d nodes one source sends %.1f times what they do on average: of several that are as good the planner takes the smallest", last, hot))
-	}
 	return lines
 }
 

@@ -51,14 +51,8 @@ func scaleFigures(rs rows, f *figures) {
 		title, note, l := growth(rs, name)
 		f.lines(title, note, l)
 	}
-	counts := rs.named("scale-count").with("what", "hottest")
-	l := lines{xLabel: "size of the sweep", yLabel: "blocks of the busiest source, of the mean", xLog: true, yLog: true}
-	for i, name := range counts.values("sweep") {
-		l.series = append(l.series, seriesOf(name, nth(i), counts.with("sweep", name), "size", spread))
-	}
-	f.lines("How uneven the sources are", "Of several sources that are as good the planner takes the smallest.", l)
 	times := rs.named("scale-latency").with("sweep", "nodes")
-	l = lines{xLabel: sweepLabels["nodes"], yLabel: "virtual time, µs", xLog: true, yLog: true, xTicks: ticksOf(times, "size")}
+	l := lines{xLabel: sweepLabels["nodes"], yLabel: "virtual time, µs", xLog: true, yLog: true, xTicks: ticksOf(times, "size")}
 	for i, stat := range times.values("stat") {
 		l.series = append(l.series, seriesOf(stat, nth(i), times.with("stat", stat), "size", spread))
 	}

@@ -130,7 +130,7 @@ func sample() []bench.Row {
 			for k, size := range [][]float64{{10, 32, 100, 316, 1000}, {24, 48, 96, 192, 384}, {1000, 3160, 10_000, 31_600, 100_000}}[i] {
 				add("scale", "scale", "us", bench.Lower, "kvcr", float64(1+j)*math.Pow(1.9, float64(k)), "sweep", sweep, "part", part, "size", size)
 				if j == 0 {
-					add("scale", "scale-count", "times the mean", bench.Lower, "kvcr", 2+float64(k), "sweep", sweep, "what", "hottest", "size", size)
+					add("scale", "scale-count", "times the mean", bench.Lower, "kvcr", 2+float64(k), "sweep", sweep, "what", "busiest source", "size", size)
 					add("scale", "scale-count", "a request", bench.Lower, "kvcr", 14, "sweep", sweep, "what", "steps", "size", size)
 					add("scale", "scale-latency", "us, virtual", bench.Lower, "kvcr", 24_000, "sweep", sweep, "stat", "p50", "size", size)
 				}

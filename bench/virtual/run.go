@@ -73,8 +73,8 @@ func (o *Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// Result is what a run has cost and done. Cost, Counts and Latency are of the time from
-// the first measured request to the one after the last: what is under way then is about
+// Result is what a run has cost and done. Cost, Counts, Latency and Hottest are of the time
+// from the first measured request to the one after the last: what is under way then is about
 // as much at both ends.
 type Result struct {
 	Options
@@ -83,6 +83,7 @@ type Result struct {
 	// Latency is from the arrival of a hint to that of the last block which was fetched
 	// for it, in virtual time, ascending.
 	Latency []time.Duration
+	Hottest float64    // blocks that one node has sent at most, of the mean of all
 	Index   plan.Stats // at the end
 	// Heap is what the run holds at its end, in bytes: the index with its memory, and
 	// all nodes.
@@ -91,7 +92,6 @@ type Result struct {
 	Events  uint64        // of the simulation
 	Virtual time.Duration // how long it lasted
 	Links   int           // pairs of nodes that have fetched, one direction each
-	Hottest float64       // blocks that one node has sent at most, of the mean of all
 	Hash    uint64        // over all that happened, in order
 }
 
@@ -153,13 +153,8 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	r := f.result
 	r.Options, r.Index, r.Events, r.Virtual, r.Hash = o, f.router.index.Stats(), f.events, f.now, f.hash
-	most, sent := 0, 0
 	for _, n := range f.nodes {
 		r.Links += len(n.links)
-		most, sent = max(most, n.sent), sent+n.sent
-	}
-	if sent > 0 {
-		r.Hottest = float64(most) * float64(o.Nodes) / float64(sent)
 	}
 	f.arriving, f.latency = stream{}, nil
 	r.Heap = max(0, heapBytes()-before)
@@ -196,6 +191,9 @@ func (f *fleet) next() {
 		switch int(a.n) {
 		case f.Warm:
 			f.before, f.latency = f.counts, nil
+			for _, n := range f.nodes {
+				n.sent = 0
+			}
 			f.cpu.start()
 		case f.Warm + f.Requests:
 			f.measured()
@@ -217,6 +215,13 @@ func (f *fleet) measured() {
 	}
 	r.Latency = slices.Clone(f.latency)
 	slices.Sort(r.Latency)
+	most, sent := 0, 0
+	for _, n := range f.nodes {
+		most, sent = max(most, n.sent), sent+n.sent
+	}
+	if sent > 0 {
+		r.Hottest = float64(most) * float64(f.Nodes) / float64(sent)
+	}
 }
 
 // drain is how long it may take until nothing is left to do, once requests have ceased:

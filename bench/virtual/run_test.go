@@ -132,7 +132,7 @@ func TestStream(t *testing.T) {
 	if want := 4000 * time.Second / (nodeRate * 40); last < want*9/10 || last > want*11/10 {
 		t.Errorf("4000 requests came in %v, want about %v", last, want)
 	}
-	if firsts != 2*3999 || again < blocks/5 || again > blocks*2/3 {
+	if firsts != 2*o.Requests || again < blocks/5 || again > blocks*2/3 {
 		t.Errorf("of %d blocks %d begin prompts as others did, %d are of earlier turns", blocks, firsts, again)
 	}
 }
