@@ -26,6 +26,7 @@ var ranks = map[string]int{
 	"bench/load":         37,
 	"bench/model":        33,
 	"bench/trace":        32,
+	"bench/virtual":      33,
 	"":                   30, // the root
 	"hints":              20,
 	"hints/events":       10,

@@ -1,7 +1,7 @@
 // Package bench measures KVCR beside its alternatives and replays recorded
 // request traces through it.
 //
-// It uses the public API only. There are eight suites, each a function that
+// It uses the public API only, but for suite scale. There are nine suites, each a function that
 // returns rows of one schema (report.go):
 //
 //	Engine    the cache beside other in-process caches, puts and delivers beside
@@ -14,6 +14,7 @@
 //	Hints     envelopes served, events published and ingested, memory of an index
 //	Planning  the planner's fixtures, a process for each sample; lookups beside
 //	          events; the planner beside its oracle
+//	Scale     a router and up to a thousand nodes in virtual time: what grows how
 //
 // and one job, Replay: every request of a trace goes through an engine, every
 // byte of every hit is compared with what was deposited.

@@ -68,6 +68,8 @@ type Result struct {
 	// Across: results that differ in their last parameter only make the columns of
 	// one table.
 	Across bool
+	// Tabled results are in one of the report's Tables, and have none of their own.
+	Tabled bool
 }
 
 // series returns the series of impl, a new one if there is none.
@@ -143,6 +145,8 @@ func (r *Result) Verdict() (pass, known bool, text string) {
 // Report is the outcome of one or more suites.
 type Report struct {
 	Results []*Result
+	// Tables of a suite's own, for people; they come before those of results.
+	Tables []Table
 	// LeftOut says what could not be measured here, and why.
 	LeftOut []string
 	// Conditions of the run become a row of their own; nil: none.
@@ -154,6 +158,14 @@ type Report struct {
 	Own func(w io.Writer) error
 	// Workers that times for each operation are of.
 	workers int
+}
+
+// Table is figures side by side, with what they come to.
+type Table struct {
+	Title string
+	Align string // as WriteColumns takes it
+	Rows  [][]string
+	Notes []string
 }
 
 // leftOut notes once what cannot be measured.
@@ -223,6 +235,14 @@ func (rep *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	passed, judged := 0, 0
 	var missed []string
+	for _, t := range rep.Tables {
+		fmt.Fprintf(&b, "%s\n", t.Title)
+		WriteColumns(&b, t.Align, t.Rows) // a strings.Builder takes everything
+		for _, n := range t.Notes {
+			fmt.Fprintf(&b, "  %s\n", n)
+		}
+		b.WriteByte('\n')
+	}
 	for i := 0; i < len(rep.Results); {
 		n := rep.row(i)
 		results := rep.Results[i : i+n]
@@ -231,11 +251,18 @@ func (rep *Report) WriteText(w io.Writer) error {
 		if n > 1 {
 			r = &Result{Suite: r.Suite, Name: r.Name, Params: r.Params[:len(r.Params)-1], Unit: r.Unit, Better: r.Better}
 		}
-		fmt.Fprintf(&b, "%s   %s, %s is better\n", r.title(), r.Unit, r.Better)
-		if n > 1 {
-			across(&b, results)
-		} else {
-			r.table(&b)
+		switch {
+		case r.Tabled && r.Bar == (Bar{}):
+			continue
+		case r.Tabled:
+			fmt.Fprintf(&b, "%s\n", r.title())
+		default:
+			fmt.Fprintf(&b, "%s   %s, %s is better\n", r.title(), r.Unit, r.Better)
+			if n > 1 {
+				across(&b, results)
+			} else {
+				r.table(&b)
+			}
 		}
 		for _, r := range results {
 			pass, known, text := r.Verdict()

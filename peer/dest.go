@@ -95,7 +95,12 @@ type destOp struct {
 	// keeps its claims beyond the connection, until it is told that all is over.
 	linger bool
 	items  []destItem
-	repeat backoff
+	// What items are known to be like, so that an event of one need not look at all:
+	// how many have not ended, how many have landed, before which all have ended or
+	// are held (the begin of a group), and whether one may be closing.
+	left, landed, low int
+	closes            bool
+	repeat            backoff
 	// expired: the deadline has been acted on.
 	expired bool
 	// late is when memory that is still not proven free is reported.
@@ -108,6 +113,7 @@ func (d *Dest) Ops() int { return len(d.ops) }
 // Step lets the machine take one event. The actions are valid until the next
 // call.
 func (d *Dest) Step(now Time, ev Event) []Action {
+	clear(d.out) // an idle machine keeps no messages alive
 	d.out = d.out[:0]
 	// Which operation the event is of, if it is not of all: others are not looked
 	// at, since there may be many.
@@ -203,7 +209,7 @@ func (d *Dest) submit(now Time, s Submit) {
 		panic("peer: Submit of an operation that runs, or of none or too many items")
 	}
 	s.Deadline = max(s.Deadline, 1) // 0 would be never, in Next
-	op := &destOp{Submit: s, moving: s.Mode == wire.TransferMove, items: make([]destItem, len(s.Items))}
+	op := &destOp{Submit: s, moving: s.Mode == wire.TransferMove, items: make([]destItem, len(s.Items)), left: len(s.Items)}
 	switch {
 	case op.moving && s.Deliver:
 		op.Mode, op.keep = wire.TransferCopy, wire.StatusUnsupported
@@ -251,6 +257,20 @@ func (d *Dest) abort(now Time, a Abort) {
 	op.repeat.start(now, &d.timing)
 }
 
+// set moves an item on.
+func (op *destOp) set(i int, s destState) {
+	it := &op.items[i]
+	if it.state == destLanded {
+		op.landed--
+	}
+	if it.state != destEnded && s == destEnded {
+		op.left--
+	}
+	if it.state = s; s == destLanded {
+		op.landed++
+	}
+}
+
 // fail ends an item, at once or when its memory is let go.
 func (d *Dest) fail(op *destOp, i int, why wire.Status) {
 	it := &op.items[i]
@@ -261,7 +281,7 @@ func (d *Dest) fail(op *destOp, i int, why wire.Status) {
 		if it.closing {
 			return
 		}
-		it.closing, it.why = true, why
+		it.closing, it.why, op.closes = true, why, true
 		d.do(Close{op.Op, i})
 		d.refuse(op, i, why)
 	case destLanded:
@@ -304,10 +324,9 @@ func (d *Dest) answer(op *destOp, i int, s wire.Status, existing bool) {
 // reason s, or for that which made it a copy.
 func (d *Dest) end(op *destOp, i int, s wire.Status) {
 	d.answer(op, i, s, false)
-	it := &op.items[i]
-	it.state = destEnded
+	op.set(i, destEnded)
 	if s == wire.StatusOK {
-		s = it.keep
+		s = op.items[i].keep
 	}
 	d.outcome(op, i, s)
 }
@@ -315,7 +334,7 @@ func (d *Dest) end(op *destOp, i int, s wire.Status) {
 // unhold ends a held item.
 func (d *Dest) unhold(op *destOp, i int, outcome wire.Status) {
 	d.rec.DropHold(op.Namespace, op.Items[i].Key, HoldID{op.source, op.Op})
-	op.items[i].state = destEnded
+	op.set(i, destEnded)
 	d.outcome(op, i, outcome)
 }
 
@@ -330,20 +349,17 @@ func (d *Dest) outcome(op *destOp, i int, s wire.Status) {
 // over, and reports whether it is to be forgotten.
 func (d *Dest) settle(now Time, op *destOp) (over bool) {
 	d.commit(now, op)
-	waiting, closing := 0, false
-	for i := range op.items {
-		if it := &op.items[i]; it.state != destEnded {
-			waiting++
-			closing = closing || it.closing && !it.quiet
-		}
-	}
+	closing := op.closes && slices.ContainsFunc(op.items, func(it destItem) bool {
+		return it.state != destEnded && it.closing && !it.quiet
+	})
+	op.closes = closing
 	switch {
 	case closing && op.late == 0:
 		op.late = now + d.timing.Allowance
 	case !closing:
 		op.late = 0
 	}
-	if waiting == 0 && op.phase != destFinishing {
+	if op.left == 0 && op.phase != destFinishing {
 		// The source may have begun it, though its Offer has not come, or though
 		// another Start of the same was refused.
 		if op.phase == destStarting {
@@ -357,5 +373,5 @@ func (d *Dest) settle(now Time, op *destOp) (over bool) {
 			op.forget()
 		}
 	}
-	return waiting == 0 && op.source == 0
+	return op.left == 0 && op.source == 0
 }

@@ -112,7 +112,7 @@ func (d *Dest) offered(now Time, op *destOp, m *wire.Offer) {
 		case wire.StatusOK:
 			op.items[i].parts, op.items[i].after = n, op.parent(i, n)
 			for j := i; j < i+n; j++ {
-				op.items[j].state = destPosted
+				op.set(j, destPosted)
 				d.do(Post{op.Op, j, op.items[j].slot, op.items[j].offer})
 			}
 		case wire.StatusExists:
@@ -228,7 +228,7 @@ func (d *Dest) present(op *destOp, i int, decline []wire.ItemStatus) []wire.Item
 	}
 	why := d.rec.TakeHold(op.Namespace, op.Items[i].Key, HoldID{op.source, op.Op})
 	if why == wire.StatusOK {
-		it.state = destHeld
+		op.set(i, destHeld)
 		return decline
 	}
 	d.end(op, i, why)
@@ -292,28 +292,36 @@ func (d *Dest) landed(op *destOp, i int, s wire.Status) {
 	case it.closing:
 		d.release(op, i)
 	case s != wire.StatusOK:
-		it.closing, it.why = true, s
+		it.closing, it.why, op.closes = true, s, true
 		d.refuse(op, i, s)
 		d.release(op, i)
 	default:
-		it.state = destLanded
+		op.set(i, destLanded)
 	}
 }
 
 // commit makes landed items resident: parts of a group together, a block of a
 // chain after its parent's item has been committed or has failed.
 func (d *Dest) commit(now Time, op *destOp) {
-	if op.phase != destRunning {
+	if op.phase != destRunning || op.landed == 0 {
 		return
 	}
 	var held []uint32
 	var decline []wire.ItemStatus
-	for i := 0; i < len(op.items); {
+	for op.low < len(op.items) && op.past(op.low) {
+		op.low += max(1, op.items[op.low].parts)
+	}
+	passed := 0 // landed items that must wait: behind the last one there is nothing to do
+	for i := op.low; passed < op.landed; {
 		n := max(1, op.items[i].parts)
 		if d.ready(op, i, n) {
 			held, decline = d.commitGroup(op, i, n, held, decline)
 		}
-		i += n
+		for end := i + n; i < end; i++ {
+			if op.items[i].state == destLanded {
+				passed++
+			}
+		}
 	}
 	if len(held) > 0 {
 		d.send(op, &wire.Confirm{Source: uint64(op.source), Dest: uint64(d.self), Indices: held})
@@ -322,6 +330,17 @@ func (d *Dest) commit(now Time, op *destOp) {
 	if len(decline) > 0 {
 		d.send(op, &wire.Decline{Source: uint64(op.source), Dest: uint64(d.self), Items: decline})
 	}
+}
+
+// past reports whether nothing is left to commit of the items that are committed
+// together with item i, the first of them.
+func (op *destOp) past(i int) bool {
+	for _, it := range op.items[i : i+max(1, op.items[i].parts)] {
+		if it.state != destEnded && it.state != destHeld {
+			return false
+		}
+	}
+	return true
 }
 
 // ready reports whether n items from i have all landed and may be committed. When
@@ -376,7 +395,7 @@ func (d *Dest) commitGroup(op *destOp, i, n int, held []uint32, decline []wire.I
 		it := &op.items[j]
 		if s == wire.StatusOK && hold != (HoldID{}) {
 			d.answer(op, j, s, false)
-			it.state = destHeld
+			op.set(j, destHeld)
 			held = append(held, uint32(j))
 			continue
 		}

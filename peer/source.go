@@ -84,6 +84,7 @@ type srcOp struct {
 	start   *wire.Start
 	offer   *wire.Offer
 	items   []srcItem
+	writes  int // items that are being written
 	pinning bool
 	ending  bool // over when nothing is being written
 	finish  bool // Finished is owed then
@@ -113,6 +114,7 @@ func (s *Source) Ops() int { return len(s.ops) }
 // Step lets the machine take one event. The actions are valid until the next
 // call.
 func (s *Source) Step(now Time, ev Event) []Action {
+	clear(s.out) // an idle machine keeps no messages alive
 	s.out = s.out[:0]
 	switch e := ev.(type) {
 	case Up:
@@ -223,19 +225,16 @@ func (s *Source) written(w Written) {
 	}
 	it := &op.items[w.Index]
 	it.state, it.result = srcWritten, w.Status
+	op.writes--
 	if w.Status != wire.StatusOK {
 		s.keep(op, w.Index, w.Status)
 	}
 	if !it.marked || it.decided {
 		s.unclaim(op, w.Index)
 	}
-	if w.Status != wire.StatusOK || !op.writing() {
+	if w.Status != wire.StatusOK || op.writes == 0 {
 		s.tell(op)
 	}
-}
-
-func (op *srcOp) writing() bool {
-	return slices.ContainsFunc(op.items, func(it srcItem) bool { return it.state == srcWriting })
 }
 
 // tell sends Done for what has been written since the last one.
@@ -291,7 +290,7 @@ func (s *Source) expired(op *srcOp) {
 func (s *Source) settle() {
 	keep := s.ops[:0]
 	for _, op := range s.ops {
-		if !op.ending || op.pinning || op.writing() {
+		if !op.ending || op.pinning || op.writes > 0 {
 			keep = append(keep, op)
 			continue
 		}
@@ -314,17 +313,22 @@ func (s *Source) settle() {
 
 // endedOps remembers the last operations that ended in order, so that a repeated
 // Start that comes late does not begin one again. What it has forgotten does
-// little harm: the destination answers the Offer with Finish.
+// little harm: the destination answers the Offer with Finish. It grows as it is used:
+// a source has one for each destination, and most have few operations.
 type endedOps struct {
-	ids  [1024]OpID
-	next int
+	ids  []OpID
+	next int // in ids, once there are keptEnded
 }
+
+const keptEnded = 1024
 
 func (e *endedOps) add(id OpID) {
-	e.ids[e.next%len(e.ids)] = id
-	e.next++
+	if len(e.ids) < keptEnded {
+		e.ids = append(e.ids, id)
+		return
+	}
+	e.ids[e.next] = id
+	e.next = (e.next + 1) % keptEnded
 }
 
-func (e *endedOps) has(id OpID) bool {
-	return slices.Contains(e.ids[:min(e.next, len(e.ids))], id)
-}
+func (e *endedOps) has(id OpID) bool { return slices.Contains(e.ids, id) }

@@ -197,6 +197,7 @@ func (s *Source) accepted(id uint64, op *srcOp, m *wire.Accept) {
 			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: wire.StatusUnknownOp})
 		case op.items[i].claim != 0:
 			op.items[i].state = srcWriting
+			op.writes++
 			s.do(Write{op.id, i, op.items[i].claim, &op.offer.Items[i], a.Desc})
 		default:
 			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: wire.StatusMiss})

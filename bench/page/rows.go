@@ -73,6 +73,8 @@ func num(r bench.Row, param string) (float64, bool) {
 func say(r bench.Row, param string) string {
 	v, ok := num(r, param)
 	switch {
+	case ok && param == "size" && r.Suite == "scale":
+		return short(v) // of something else than bytes
 	case ok && param == "size":
 		return bytesOf(v)
 	case ok && param == "percentile" && v == 100:

@@ -2,6 +2,7 @@ package page
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/kvcr-go/kvcr/bench"
@@ -124,8 +125,23 @@ func sample() []bench.Row {
 			add("plan", "plan", "us", bench.Lower, "kvcr", (2+sources/3+float64(i*i*4))*(1+0.1*float64(j)), "fixture", fmt.Sprintf("f%02d", i+1), "sources", sources, "stat", stat)
 		}
 	}
+	for i, sweep := range []string{"nodes", "blocks", "requests"} {
+		for j, part := range []string{"planner", "events", "hints", "peers", "messages", "simulation", "collector", "total"} {
+			for k, size := range [][]float64{{10, 32, 100, 316, 1000}, {24, 48, 96, 192, 384}, {1000, 3160, 10_000, 31_600, 100_000}}[i] {
+				add("scale", "scale", "us", bench.Lower, "kvcr", float64(1+j)*math.Pow(1.9, float64(k)), "sweep", sweep, "part", part, "size", size)
+				if j == 0 {
+					add("scale", "scale-count", "times the mean", bench.Lower, "kvcr", 2+float64(k), "sweep", sweep, "what", "busiest source", "size", size)
+					add("scale", "scale-count", "a request", bench.Lower, "kvcr", 14, "sweep", sweep, "what", "steps", "size", size)
+					add("scale", "scale-latency", "us, virtual", bench.Lower, "kvcr", 24_000, "sweep", sweep, "stat", "p50", "size", size)
+				}
+			}
+			if part != "simulation" && part != "collector" {
+				add("scale", "scale-exponent", "of the size", bench.Lower, "kvcr", 0.12*float64(j), "sweep", sweep, "part", part)
+			}
+		}
+	}
 	add("new-suite", "speed & <size>", "things/s", bench.Higher, "kvcr", 3, "case", "a < b")
-	for _, suite := range []string{"engine", "ring", "replay", "node", "trace", "peer", "hints", "plan"} {
+	for _, suite := range []string{"engine", "ring", "replay", "node", "trace", "peer", "scale", "hints", "plan"} {
 		c := bench.Conditions{
 			Command: "kvcr bench " + suite, Date: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Revision: "v1.2.3-4-gabcdef0", Go: "go1.24.0 amd64",
 			CPU: "A Processor 9000", CPUs: 2, MemoryBytes: 24 << 30, Kernel: "6.18.0", HugePages: "transparent: madvise", Load: "0.10 0.20 0.30", Workers: 2,

@@ -25,6 +25,7 @@ var suites = []suite{
 	{"trace", "Traces against a node, open loop", traceFigures},
 	{"peer", "Between nodes", peerFigures},
 	{"hints", "Hints", hintsFigures},
+	{"scale", "At scale, in virtual time", scaleFigures},
 	{"plan", "Planner", planFigures},
 }
 

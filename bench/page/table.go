@@ -29,10 +29,13 @@ type cell struct {
 	Ours         bool
 }
 
-// tables are those of all names.
+// tables are those of all names, one for each unit.
 func tables(rs rows) (out []table) {
 	for _, name := range different(rs, func(r bench.Row) string { return r.Name }) {
-		out = append(out, tableOf(rs.named(name)))
+		of := rs.named(name)
+		for _, unit := range different(of, func(r bench.Row) string { return r.Unit }) {
+			out = append(out, tableOf(of.where(func(r bench.Row) bool { return r.Unit == unit })))
+		}
 	}
 	return out
 }

@@ -44,6 +44,7 @@ type benchCmd struct {
 	Peer   benchPeerCmd   `cmd:"" help:"Fetches between two processes, beside plain copies, plain sockets and ucx_perftest."`
 	Hints  benchHintsCmd  `cmd:"" help:"Hints served, events published and ingested: beside what the reference says of itself."`
 	Plan   benchPlanCmd   `cmd:"" help:"The planner over its 15 fixtures, a process for each sample; lookups beside events; the planner beside its oracle."`
+	Scale  benchScaleCmd  `cmd:"" help:"A router and up to a thousand nodes in virtual time: how the cost of a request grows with nodes, blocks and requests."`
 
 	All benchAllCmd `cmd:"" help:"All suites, each in a process of its own."`
 
@@ -83,7 +84,7 @@ func suitesOf(root *kong.Node) (suites []*kong.Node) {
 type commandLine []string
 
 // outputFlags say what becomes of the figures, and are no part of what made them.
-var outputFlags = []string{"--json", "--report", "--compare", "--profile-dir", "--quiet"}
+var outputFlags = []string{"--json", "--report", "--compare", "--profile-dir", "--quiet", "--svg"}
 
 // measured is the command that made the figures.
 func (args commandLine) measured() string {

@@ -2,11 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"time"
 
 	"github.com/kvcr-go/kvcr/bench"
 	"github.com/kvcr-go/kvcr/bench/load"
+	"github.com/kvcr-go/kvcr/bench/page"
 	"github.com/kvcr-go/kvcr/bench/soak"
 	"github.com/kvcr-go/kvcr/bench/trace"
 )
@@ -129,6 +132,24 @@ func (c *benchSampleCmd) Run(e *env) error {
 		return usageError{err}
 	}
 	return bench.PlanSample(e.ctx, spec, e.stdout)
+}
+
+type benchScaleCmd struct {
+	Trace string   `default:"conversation" placeholder:"NAME" help:"Trace that requests are like, as for kvcr replay."`
+	Sweep []string `placeholder:"SIZE,..." enum:"nodes,blocks,requests" help:"What grows: nodes, blocks, requests; default all, one after the other."`
+	SVG   string   `name:"svg" placeholder:"FILE" help:"Draw cost against size, a chart for each sweep."`
+}
+
+func (c *benchScaleCmd) measure(e *env, o bench.Options) (*bench.Report, error) {
+	tr, err := openTrace(c.Trace, "stop")
+	if err != nil {
+		return nil, err
+	}
+	rep, err := bench.Scale(e.ctx, bench.ScaleOptions{Options: o, Trace: tr, Sweeps: c.Sweep})
+	if c.SVG != "" && len(rep.Results) > 0 {
+		err = errors.Join(err, writeFile(e, c.SVG, func(w io.Writer) error { return page.WriteScale(w, rep.Rows()) }))
+	}
+	return rep, err
 }
 
 type benchSourceCmd struct {

@@ -40,6 +40,17 @@ func TestBenchCommand(t *testing.T) {
 	}
 }
 
+func TestBenchScale(t *testing.T) {
+	svg := filepath.Join(t.TempDir(), "s.svg")
+	code, out, msg := call(t, nil, "bench", "scale", "--smoke", "--quiet", "--sweep", "nodes", "--trace", "generated", "--svg", svg)
+	if code != 0 || !strings.Contains(out, "scale, sweep of nodes") || strings.Contains(out, "sweep of blocks") {
+		t.Fatalf("exit code %d: %s\n%s", code, msg, out)
+	}
+	if text, err := os.ReadFile(svg); err != nil || !strings.Contains(string(text), "Cost of a request against nodes") {
+		t.Errorf("the drawing: %v\n%.200s", err, text)
+	}
+}
+
 func TestBenchMistakes(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -55,6 +66,8 @@ func TestBenchMistakes(t *testing.T) {
 		{"trace", []string{"replay", "--trace", "sinthetic"}, nil, []string{`"synthetic"`}},
 		{"route", []string{"peer", "--route", "pigeon"}, nil, []string{"pigeon", "shm", "ucx-tcp", "stream"}},
 		{"peer result", []string{"peer", "--only", "fetch-speed"}, nil, []string{"fetch-speed", "fetch-rate"}},
+		{"sweep", []string{"scale", "--sweep", "moons"}, nil, []string{"moons", "nodes", "requests"}},
+		{"trace of scale", []string{"scale", "--trace", "sinthetic"}, nil, []string{`"synthetic"`}},
 		{"environment", []string{"ring"}, []string{"KVCR_SHRADS=1"}, []string{"KVCR_SHRADS", `"shards"`}},
 		{"suite", []string{"rings"}, nil, []string{"ring"}},
 		{"all but some", []string{"all", "--only", "get-view"}, nil, []string{"one suite"}},
@@ -89,7 +102,7 @@ func TestBenchLists(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, msg)
 	}
-	for _, s := range []string{"engine ", "ring ", "replay ", "node ", "trace ", "peer ", "hints ", "plan ", "all "} {
+	for _, s := range []string{"engine ", "ring ", "replay ", "node ", "trace ", "peer ", "hints ", "plan ", "scale ", "all "} {
 		if !strings.Contains(out, "\n"+s) && !strings.HasPrefix(out, s) {
 			t.Errorf("no line of %q in\n%s", s, out)
 		}
@@ -140,7 +153,7 @@ func TestBenchSmoke(t *testing.T) {
 		}
 		keys[r.Key()] = true
 		for _, v := range append(slices.Clone(r.Runs), r.Value) {
-			if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 && r.Name != "idle-conn" { // memory can shrink meanwhile
+			if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 && r.Name != "idle-conn" && r.Name != "scale-exponent" { // memory can shrink meanwhile, cost can fall
 				t.Errorf("%s: %v", r.Key(), v)
 			}
 		}
@@ -158,7 +171,7 @@ func TestBenchSmoke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []string{"engine", "ring", "replay", "node", "trace", "peer", "hints", "plan"} {
+	for _, s := range []string{"engine", "ring", "replay", "node", "trace", "peer", "hints", "plan", "scale"} {
 		if suites[s] < 5 || !strings.Contains(string(html), `<h2 id="`+s+`">`) {
 			t.Errorf("%d rows of suite %s, or no part of the page", suites[s], s)
 		}
@@ -181,7 +194,7 @@ func TestBenchSmoke(t *testing.T) {
 	for _, f := range files {
 		names = append(names, f.Name())
 	}
-	if want := []string{"engine.cpu.pprof", "hints.cpu.pprof", "node-load.cpu.pprof", "node-plain.cpu.pprof", "node-server.cpu.pprof", "node.cpu.pprof", "peer-source.cpu.pprof", "peer.cpu.pprof", "plan-sample.cpu.pprof", "plan.cpu.pprof", "replay.cpu.pprof", "ring.cpu.pprof", "trace-server.cpu.pprof", "trace.cpu.pprof"}; !slices.Equal(names, want) {
+	if want := []string{"engine.cpu.pprof", "hints.cpu.pprof", "node-load.cpu.pprof", "node-plain.cpu.pprof", "node-server.cpu.pprof", "node.cpu.pprof", "peer-source.cpu.pprof", "peer.cpu.pprof", "plan-sample.cpu.pprof", "plan.cpu.pprof", "replay.cpu.pprof", "ring.cpu.pprof", "scale.cpu.pprof", "trace-server.cpu.pprof", "trace.cpu.pprof"}; !slices.Equal(names, want) {
 		t.Errorf("profiles %v, want %v", names, want)
 	}
 	p, err := bench.ReadProfile(filepath.Join(prof, "node-server.cpu.pprof"))
