@@ -150,9 +150,12 @@ func (l *destLink) try() error {
 	nc, err := n.connect(n.ctx, l.network, l.addr, "", 0, func(nc net.Conn, at Incarnation) (err error) {
 		who = at
 		n.mu.Lock()
-		avoid := l.failed[at]
+		avoid, names := l.failed[at], n.namesLocked(l, at)
 		n.mu.Unlock()
-		w, err = n.shake(nc, avoid)
+		if names >= maxNames {
+			return refusef(wire.StatusBusy, "%d other endpoints lead to that process, and no more may: fetch by one of them", names)
+		}
+		w, err = n.shake(nc, l.number, avoid)
 		return err
 	})
 	if err != nil {
