@@ -75,7 +75,7 @@ func (l *sourceLink) begin(nc net.Conn, c *control, s *Session, route wire.Route
 			n.mu.Lock()
 			l.name, l.current = c.name, route
 			n.mu.Unlock()
-			n.log.Info("a peer fetches from here", "peer", c.name, "incarnation", uint64(l.who), "route", route.String())
+			n.log.Info("a peer fetches from here", "peer", c.name, "incarnation", uint64(l.who), "link", l.number, "route", route.String())
 		}})
 	}
 	c.onEnd = func() {
