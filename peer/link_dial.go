@@ -150,10 +150,10 @@ func (l *destLink) try() error {
 	nc, err := n.connect(n.ctx, l.network, l.addr, "", 0, func(nc net.Conn, at Incarnation) (err error) {
 		who = at
 		n.mu.Lock()
-		avoid, names := l.failed[at], n.namesLocked(l, at)
+		avoid, err := l.failed[at], n.mayBeNamedLocked(l, at)
 		n.mu.Unlock()
-		if names >= maxNames {
-			return refusef(wire.StatusBusy, "%d other endpoints lead to that process, and no more may: fetch by one of them", names)
+		if err != nil {
+			return err
 		}
 		w, err = n.shake(nc, l.number, avoid)
 		return err

@@ -179,10 +179,14 @@ func (n *Node) dropToken(token uint64) {
 // may be here before the end of the last is noticed.
 const maxUsers = 8
 
-// maxNames bounds the links between two processes, in either direction: the endpoints
-// by which one knows the other. Routers have few for a node, such as its name, its
-// addresses and what it advertises; 8 is arbitrary.
+// maxNames bounds the endpoints by which this node fetches from one process. Routers
+// have few for a node, such as its name, its addresses and what it advertises; 8 is
+// arbitrary.
 const maxNames = 8
+
+// maxLinks bounds the links of one destination process: twice maxNames, since some come
+// back after others have taken their place, or at the same time.
+const maxLinks = 2 * maxNames
 
 // enterSource finds or makes a link to a destination, which stays at least until
 // leaveSource of users.
@@ -197,14 +201,14 @@ func (n *Node) enterSource(id sourceID) (*sourceLink, error) {
 		if len(n.sources) >= n.cfg.MaxPeers {
 			return nil, refusef(wire.StatusBusy, "%d peers fetch from here, and no more may", n.cfg.MaxPeers)
 		}
-		names := 0
+		links := 0
 		for other := range n.sources {
 			if other.who == id.who {
-				names++
+				links++
 			}
 		}
-		if names >= maxNames {
-			return nil, refusef(wire.StatusBusy, "%d links are one peer's, and no more may be", names)
+		if links >= maxLinks {
+			return nil, refusef(wire.StatusBusy, "%d links are one peer's, and no more may be", links)
 		}
 		l = newSourceLink(n, id)
 		n.sources[id] = l
@@ -262,18 +266,26 @@ func (n *Node) dest(endpoint string) (*destLink, error) {
 	return l, nil
 }
 
-// namesLocked counts the endpoints other than l's that are connected to a process. mu
-// held.
-func (n *Node) namesLocked(l *destLink, who Incarnation) (names int) {
+// mayBeNamedLocked refuses an endpoint that turns out to be one more of a process to
+// which enough are connected. One that was there before may have something to end there,
+// and is let in. mu held.
+func (n *Node) mayBeNamedLocked(l *destLink, who Incarnation) error {
+	if l.who == who {
+		return nil
+	}
+	names := 0
 	for _, other := range n.dests {
-		if other == l || other.who != who {
+		if other.who != who {
 			continue
 		}
 		if conn, _ := other.link.state(); conn != nil {
 			names++
 		}
 	}
-	return names
+	if names >= maxNames {
+		return refusef(wire.StatusBusy, "%d other endpoints lead to that process, and no more may: fetch by one of them", names)
+	}
+	return nil
 }
 
 // free ends the caller's use of a link.
