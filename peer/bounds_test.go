@@ -58,7 +58,7 @@ func TestStateWhileDialling(t *testing.T) {
 func held(t *testing.T, n *Node, who Incarnation) (release func()) {
 	t.Helper()
 	n.mu.Lock()
-	l := n.sources[who]
+	l := n.sources[sourceID{who, 0}]
 	n.mu.Unlock()
 	if l == nil {
 		t.Fatal("no such peer")

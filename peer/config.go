@@ -46,10 +46,12 @@ type Config struct {
 	// Timing is how long the machines wait.
 	Timing Timing
 
-	// MaxPeers bounds the peers fetched from, and those that fetch from here.
+	// MaxPeers bounds the peers fetched from, and those that fetch from here. One that
+	// is known by several endpoints, of which there may be 8, counts as many times.
 	// Default 1024 each.
 	MaxPeers int
-	// MaxOps bounds the operations of one peer, in either direction. Default 1024.
+	// MaxOps bounds the operations with one peer by one endpoint, in either direction.
+	// Default 1024.
 	MaxOps int
 	// MaxQuarantine is how many bytes of memory that peers may still write, beyond
 	// its time, are borne before operations are refused. Default 1 GiB.

@@ -7,7 +7,9 @@ import (
 	"github.com/kvcr-go/kvcr/wire"
 )
 
-// Dest is the destination side of all operations with one endpoint.
+// Dest is the destination side of all operations with one endpoint. Several of one
+// process may have to do with the same source, each by its own connections; ids of
+// operations are of the process, and tell their marks and holds apart.
 //
 // An item's life:
 //

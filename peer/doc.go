@@ -18,7 +18,7 @@
 //	           <-------  Finished
 //
 // A Node runs the machines: it dials and is dialled, one control connection for each
-// direction between two nodes, all of them on a few event loops (control.go); each
+// endpoint that it fetches from, all of them on a few event loops (control.go); each
 // machine in a link, which has a timer only while the machine waits for something
 // and no goroutine (link.go, L1 and L2); payload goes by a Route, of which shm and
 // stream are here and others can be given (route.go, R1 to R3).
@@ -34,6 +34,10 @@
 //     all, before Step returns.
 //   - A deadline ends a wait, never a claim: memory that a peer may still write
 //     is freed on proof that it cannot.
+//   - An endpoint is a name, and not a process: which process is there is known after
+//     the handshake, and may be the same for several. Each has a link of its own, at both
+//     ends: one Dest talks to one Source of an incarnation, and none of what is done by
+//     one endpoint depends on another.
 //   - Requests are repeated with backoff until they are answered, and answered
 //     from present state: an operation starts at most once.
 //   - An idle peer costs a connection and some memory: no goroutine, no timer.

@@ -235,7 +235,7 @@ func (n *Node) admitPeer(nc net.Conn, who Incarnation, m *wire.PeerHello) error 
 	if err != nil {
 		return err
 	}
-	l, err := n.enterSource(who)
+	l, err := n.enterSource(sourceID{who, m.Link})
 	if err != nil {
 		return err
 	}
@@ -329,10 +329,10 @@ func (n *Node) info() wire.PeerInfo {
 	return i
 }
 
-// shake is the dialler's part of the handshake after Welcome: it agrees on a
-// route other than those avoided.
-func (n *Node) shake(nc net.Conn, avoid wire.Routes) (*wire.PeerWelcome, error) {
-	hello := wire.PeerHello{PeerInfo: n.info()}
+// shake is the dialler's part of the handshake after Welcome: it says which link the
+// connection is for, and agrees on a route other than those avoided.
+func (n *Node) shake(nc net.Conn, link uint64, avoid wire.Routes) (*wire.PeerWelcome, error) {
+	hello := wire.PeerHello{PeerInfo: n.info(), Link: link}
 	for _, r := range n.routes {
 		if !avoid.Has(r.Kind()) {
 			hello.Routes = hello.Routes.With(r.Kind())

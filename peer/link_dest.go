@@ -11,6 +11,7 @@ import (
 // endpoint.
 type destLink struct {
 	node     *Node
+	number   uint64 // of all its connections, and of no other link of this node
 	endpoint string
 	network  string
 	addr     string
@@ -72,9 +73,9 @@ type destCall struct {
 	done func(wire.Message)
 }
 
-func newDestLink(n *Node, endpoint, network, addr string) *destLink {
+func newDestLink(n *Node, number uint64, endpoint, network, addr string) *destLink {
 	l := &destLink{
-		node: n, endpoint: endpoint, network: network, addr: addr, wantNS: n.cfg.Namespace,
+		node: n, number: number, endpoint: endpoint, network: network, addr: addr, wantNS: n.cfg.Namespace,
 		ops: map[OpID]*destWork{}, posts: map[item]*posted{}, calls: map[uint64]*destCall{}, failed: map[Incarnation]wire.Routes{},
 		quarantine: map[item]int64{}, resolves: map[*resolveCall]struct{}{}, resolving: make(chan struct{}, destResolves),
 	}

@@ -153,9 +153,12 @@ func (l *destLink) try() error {
 	nc, err := n.connect(n.ctx, l.network, l.addr, "", 0, func(nc net.Conn, at Incarnation) (err error) {
 		who = at
 		n.mu.Lock()
-		avoid := l.failed[at]
+		avoid, err := l.failed[at], n.mayBeNamedLocked(l, at)
 		n.mu.Unlock()
-		w, err = n.shake(nc, avoid)
+		if err != nil {
+			return err
+		}
+		w, err = n.shake(nc, l.number, avoid)
 		return err
 	})
 	if err != nil {

@@ -8,10 +8,19 @@ import (
 	"github.com/kvcr-go/kvcr/wire"
 )
 
-// sourceLink is this node as the source of one destination process.
+// sourceID names a link to a destination. A destination that reaches this node by
+// several endpoints has a link for each, and each its own connection, operations and
+// machine: it knows them apart by numbers of its own.
+type sourceID struct {
+	who    Incarnation
+	number uint64
+}
+
+// sourceLink is this node as the source of one destination process, as far as that has
+// it by one endpoint.
 type sourceLink struct {
+	sourceID
 	node    *Node
-	who     Incarnation
 	link    link
 	dogs    watchdogs
 	traffic traffic
@@ -29,9 +38,9 @@ type sourceLink struct {
 	guests  int // payload connections that are being taken over
 }
 
-func newSourceLink(n *Node, who Incarnation) *sourceLink {
-	l := &sourceLink{node: n, who: who, writes: map[item]SourceRoute{}, pins: map[OpID]func(){}}
-	m := NewSource(n.cfg.Self, who, n.cfg.Records, n.cfg.Timing, SourceLimits{
+func newSourceLink(n *Node, id sourceID) *sourceLink {
+	l := &sourceLink{sourceID: id, node: n, writes: map[item]SourceRoute{}, pins: map[OpID]func(){}}
+	m := NewSource(n.cfg.Self, id.who, n.cfg.Records, n.cfg.Timing, SourceLimits{
 		Ops: n.cfg.MaxOps, Pins: n.cfg.Pinner != nil, Namespace: n.compare,
 	})
 	l.link = link{node: n, m: m, do: l.do, took: l.took, ran: l.ran}
@@ -52,7 +61,7 @@ func (l *sourceLink) begin(nc net.Conn, c *control, s *Session, route wire.Route
 			n.mu.Lock()
 			l.name, l.current = c.name, route
 			n.mu.Unlock()
-			n.log.Info("a peer fetches from here", "peer", c.name, "incarnation", uint64(l.who), "route", route.String())
+			n.log.Info("a peer fetches from here", "peer", c.name, "incarnation", uint64(l.who), "link", l.number, "route", route.String())
 		}})
 	}
 	c.onEnd = func() {

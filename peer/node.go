@@ -53,7 +53,8 @@ type Node struct {
 
 	mu       sync.Mutex
 	dests    map[string]*destLink
-	sources  map[Incarnation]*sourceLink
+	made     uint64 // links to endpoints, ever
+	sources  map[sourceID]*sourceLink
 	controls map[*control]struct{}
 	tokens   map[uint64]*target
 	raw      map[net.Conn]struct{} // in their handshake
@@ -75,7 +76,7 @@ func Open(cfg Config) (_ *Node, err error) {
 	}
 	n := &Node{
 		cfg: cfg, log: cfg.Logger, start: time.Now(), closed: make(chan struct{}), shaking: make(chan struct{}, cfg.Handshakes),
-		dests: map[string]*destLink{}, sources: map[Incarnation]*sourceLink{}, controls: map[*control]struct{}{},
+		dests: map[string]*destLink{}, sources: map[sourceID]*sourceLink{}, controls: map[*control]struct{}{},
 		tokens: map[uint64]*target{}, raw: map[net.Conn]struct{}{},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -174,28 +175,46 @@ func (n *Node) dropToken(token uint64) {
 	delete(n.tokens, token)
 }
 
-// maxUsers bounds the connections of one destination: one that comes anew may be
-// here before the end of the last is noticed.
+// maxUsers bounds the connections of one link of a destination: one that comes anew
+// may be here before the end of the last is noticed.
 const maxUsers = 8
 
-// enterSource finds or makes the link to a destination, which stays at least
-// until leaveSource of users.
-func (n *Node) enterSource(who Incarnation) (*sourceLink, error) {
+// maxNames bounds the endpoints by which this node fetches from one process. Routers
+// have few for a node, such as its name, its addresses and what it advertises; 8 is
+// arbitrary.
+const maxNames = 8
+
+// maxLinks bounds the links of one destination process: twice maxNames, since some come
+// back after others have taken their place, or at the same time.
+const maxLinks = 2 * maxNames
+
+// enterSource finds or makes a link to a destination, which stays at least until
+// leaveSource of users.
+func (n *Node) enterSource(id sourceID) (*sourceLink, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closing.Load() {
 		return nil, refusef(wire.StatusClosed, "the node is closing")
 	}
-	l := n.sources[who]
+	l := n.sources[id]
 	if l == nil {
 		if len(n.sources) >= n.cfg.MaxPeers {
 			return nil, refusef(wire.StatusBusy, "%d peers fetch from here, and no more may", n.cfg.MaxPeers)
 		}
-		l = newSourceLink(n, who)
-		n.sources[who] = l
+		links := 0
+		for other := range n.sources {
+			if other.who == id.who {
+				links++
+			}
+		}
+		if links >= maxLinks {
+			return nil, refusef(wire.StatusBusy, "%d links are one peer's, and no more may be", links)
+		}
+		l = newSourceLink(n, id)
+		n.sources[id] = l
 	}
 	if l.users >= maxUsers {
-		return nil, refusef(wire.StatusBusy, "%d connections are one peer's, and no more may be", l.users)
+		return nil, refusef(wire.StatusBusy, "%d connections are one link's, and no more may be", l.users)
 	}
 	l.users++
 	return l, nil
@@ -216,8 +235,8 @@ func (n *Node) tidySource(l *sourceLink) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if l.users+l.guests == 0 && n.sources[l.who] == l {
-		delete(n.sources, l.who)
+	if l.users+l.guests == 0 && n.sources[l.sourceID] == l {
+		delete(n.sources, l.sourceID)
 		l.dogs.keep(func(Incarnation) bool { return false })
 	}
 }
@@ -240,10 +259,33 @@ func (n *Node) dest(endpoint string) (*destLink, error) {
 	if len(n.dests) >= n.cfg.MaxPeers {
 		return nil, &Error{Op: "dial", Endpoint: endpoint, Status: wire.StatusBusy, Err: ErrBusy}
 	}
-	l := newDestLink(n, endpoint, network, addr)
+	l := newDestLink(n, n.made, endpoint, network, addr)
+	n.made++
 	l.users++
 	n.dests[endpoint] = l
 	return l, nil
+}
+
+// mayBeNamedLocked refuses an endpoint that turns out to be one more of a process to
+// which enough are connected. One that was there before may have something to end there,
+// and is let in. mu held.
+func (n *Node) mayBeNamedLocked(l *destLink, who Incarnation) error {
+	if l.who == who {
+		return nil
+	}
+	names := 0
+	for _, other := range n.dests {
+		if other.who != who {
+			continue
+		}
+		if conn, _ := other.link.state(); conn != nil {
+			names++
+		}
+	}
+	if names >= maxNames {
+		return refusef(wire.StatusBusy, "%d other endpoints lead to that process, and no more may: fetch by one of them", names)
+	}
+	return nil
 }
 
 // free ends the caller's use of a link.

@@ -104,6 +104,7 @@ type relay struct {
 	conns []net.Conn
 	wg    sync.WaitGroup
 	stall atomic.Bool // nothing from the server passes
+	lame  atomic.Bool // the server does not hear that a client has gone
 }
 
 func newRelay(t testing.TB, endpoint string) *relay {
@@ -142,8 +143,12 @@ func (r *relay) serve() {
 		r.mu.Unlock()
 		pipe := func(to, from net.Conn, server bool) {
 			defer r.wg.Done()
-			defer to.Close()
-			defer from.Close()
+			defer func() {
+				c.Close()
+				if !r.lame.Load() {
+					s.Close()
+				}
+			}()
 			b := make([]byte, 16<<10)
 			for {
 				n, err := from.Read(b)
@@ -166,6 +171,16 @@ func (r *relay) serve() {
 		r.wg.Add(2)
 		go pipe(s, c, false)
 		go pipe(c, s, true)
+	}
+}
+
+// halve cuts the clients' halves of all connections. The server has no news of that.
+func (r *relay) halve() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lame.Store(true)
+	for i := 0; i < len(r.conns); i += 2 {
+		r.conns[i].Close()
 	}
 }
 

@@ -52,8 +52,9 @@ func (n *Node) Submit(endpoint string, s Submit, settle func(Settle)) OpID {
 	return s.Op
 }
 
-// Abort ends items of an operation, all when none is named. What has been
-// committed stays.
+// Abort ends items of an operation, all when none is named. The endpoint must be the
+// one of its Submit, and not another of the same process. What has been committed
+// stays.
 func (n *Node) Abort(endpoint string, op OpID, items ...int) {
 	n.mu.Lock()
 	l := n.dests[endpoint]

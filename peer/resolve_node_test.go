@@ -294,7 +294,7 @@ func TestResolveWhileBusy(t *testing.T) {
 	mustFetch(t, b, a.Endpoints()[0], 0, 1)
 	within(t, 5*time.Second, func() bool { // else the event loop may be who is held
 		a.mu.Lock()
-		l := &a.sources[b.Self()].link
+		l := &a.sources[sourceID{b.Self(), 0}].link
 		a.mu.Unlock()
 		l.mu.Lock()
 		defer l.mu.Unlock()

@@ -114,9 +114,10 @@ func describeOne(d Describer, r *wire.Resolved) (fault string) {
 	return ""
 }
 
-// Bounds of what a source resolves at a time: of one destination, so many that its own
-// bounds (destResolves, ResolveLimits.Window) stay below also when it has connected
-// anew; and of all. More is answered StatusBusy, and asked again.
+// Bounds of what a source resolves at a time: of one destination, as many as its own
+// bounds (destResolves, ResolveLimits.Window) allow by two endpoints of this node, also
+// when it has just connected anew; and of all. More is answered StatusBusy, and asked
+// again.
 const (
 	sourceResolves = 64
 	nodeResolves   = 1024

@@ -6,7 +6,8 @@ import (
 	"github.com/kvcr-go/kvcr/wire"
 )
 
-// Source is the source side of all operations of one destination process.
+// Source is the source side of all operations that a destination process has with this
+// one by one endpoint: of one Dest.
 //
 // An item's life:
 //
@@ -53,7 +54,7 @@ type SourceLimits struct {
 	Namespace func(name string, fingerprint [32]byte) (wire.Status, string)
 }
 
-// NewSource returns the source machine for one destination process.
+// NewSource returns the source machine for one link of a destination process.
 func NewSource(self, dest Incarnation, rec SourceRecords, timing Timing, limits SourceLimits) *Source {
 	if limits.Ops == 0 {
 		limits.Ops = 1024

@@ -29,8 +29,8 @@ type Stats struct {
 	Posted                  int64 // bytes of memory that the routes may write, now
 	Quarantined             int64 // bytes of those that are beyond their time, now
 	Outbound                int64 // bytes of messages that wait for peers to read them, now
-	Dests                   int   // peers fetched from, now
-	Sources                 int   // peers that fetch from here, now
+	Dests                   int   // endpoints fetched from, now: a process by two is two
+	Sources                 int   // links of peers that fetch from here, now: one for each endpoint that a peer has of this node
 	Connections             int   // control connections, now
 }
 
@@ -118,6 +118,7 @@ type PeerState struct {
 	Name        string // what it calls itself, or where it is
 	Connected   bool
 	Incarnation Incarnation // of the last connection, 0: there was none
+	Link        uint64      // which link of that incarnation, of one that fetches from here: it has one for each endpoint
 	Route       wire.Route  // of the last connection
 	Operations  int         // not forgotten
 	Traffic     Traffic     // fetched from it, or served to it, since it is known
@@ -148,7 +149,8 @@ func (n *Node) Known(endpoint string) (PeerState, bool) {
 	return l.stateLocked(), true
 }
 
-// Peers lists all peers, those fetched from first.
+// Peers lists all peers, those fetched from first. A process is listed once for each
+// endpoint: those by which it is fetched from, and those by which it fetches from here.
 func (n *Node) Peers() []PeerState {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -159,7 +161,7 @@ func (n *Node) Peers() []PeerState {
 	slices.SortFunc(all, func(a, b PeerState) int { return strings.Compare(a.Endpoint, b.Endpoint) })
 	for _, l := range n.sources {
 		conn, ops := l.link.state()
-		all = append(all, PeerState{Name: l.name, Connected: conn != nil, Incarnation: l.who, Route: l.current, Operations: ops, Traffic: l.traffic.load()})
+		all = append(all, PeerState{Name: l.name, Connected: conn != nil, Incarnation: l.who, Link: l.number, Route: l.current, Operations: ops, Traffic: l.traffic.load()})
 	}
 	return all
 }

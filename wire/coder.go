@@ -159,6 +159,17 @@ func (c *coder) lastText(v *string, hi int, field string) {
 	}
 }
 
+// lastU64 is a number that ends the payload, or is absent, which is how 0 travels: as
+// with lastText.
+func (c *coder) lastU64(v *uint64, field string) {
+	if c.writing && *v != 0 || !c.writing && len(c.b) > 0 {
+		c.u64(v, field)
+		c.check(*v != 0, field, "too small", *v, 1)
+	} else {
+		*v = 0
+	}
+}
+
 // length is the length of a field as u16, from lo to hi.
 func (c *coder) length(n, lo, hi int, field string) int {
 	if c.writing {

@@ -63,11 +63,16 @@ func (p *PeerInfo) fields(c *coder) {
 type PeerHello struct {
 	PeerInfo
 	Routes Routes // those that the destination can use
+	// Link tells control connections of one destination apart: each takes the place of
+	// the one before it that has the same number. A destination that knows the source
+	// by several addresses has one for each.
+	Link uint64
 }
 
 func (m *PeerHello) fields(c *coder) {
 	m.PeerInfo.fields(c)
 	u8(c, &m.Routes, 0, 255, "routes")
+	c.lastU64(&m.Link, "link")
 }
 
 // Append appends the frame to dst.

@@ -48,7 +48,7 @@ func header(t Type, n uint32) []byte {
 // or that have none, the longest message there is.
 func longest() []Message {
 	return []Message{
-		&PeerHello{longInfo(), 255},
+		&PeerHello{longInfo(), 255, 1<<64 - 1},
 		&PeerWelcome{longInfo(), 255, 1, longName()},
 		&PeerStream{1<<64 - 1, 255},
 		&Start{Source: 1, Dest: 2, Mode: TransferMove, OwnedOnly: true, Timeout: 1<<32 - 1, Fingerprint: [32]byte{31: 1}, Namespace: longName(), Items: ofEach(MaxItems, wantedLong)},
@@ -178,6 +178,29 @@ func TestTooMuchBetweenNodes(t *testing.T) {
 			}()
 			tc.m.Append(nil, 1)
 		}()
+	}
+}
+
+// Link 0 is an absent link, and nothing else is: also not one of which bytes are
+// missing.
+func TestLinkHasOneEncoding(t *testing.T) {
+	without := (&PeerHello{}).Append(nil, 1)[HeaderSize:]
+	for _, tc := range []struct {
+		tail []byte
+		want string
+	}{
+		{make([]byte, 8), "wire: PEER_HELLO: link: too small: 0, limit 1"},
+		{[]byte{1, 0, 0}, "wire: PEER_HELLO: link: truncated: 3, limit 8"},
+		{append(make([]byte, 8), 1), "wire: PEER_HELLO: link: too small: 0, limit 1"},
+	} {
+		m := PeerHello{Link: 7}
+		if err := m.Parse(append(without[:len(without):len(without)], tc.tail...)); err == nil || err.Error() != tc.want {
+			t.Errorf("% x: %v, want %s", tc.tail, err, tc.want)
+		}
+	}
+	m := PeerHello{Link: 7}
+	if err := m.Parse(without); err != nil || m.Link != 0 {
+		t.Errorf("without a link: %d, %v", m.Link, err)
 	}
 }
 

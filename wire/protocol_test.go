@@ -164,7 +164,7 @@ func TestExamples(t *testing.T) {
 		}},
 		&PeerHello{
 			PeerInfo: PeerInfo{Node: "node-b", Endpoint: "b.example:7070", Host: host, UCX: []byte{1, 2, 3}},
-			Routes:   Routes(0).With(RouteShm).With(RouteUCX).With(RouteStream),
+			Routes:   Routes(0).With(RouteShm).With(RouteUCX).With(RouteStream), Link: 1,
 		},
 		&PeerWelcome{
 			PeerInfo: PeerInfo{Node: "node-a", Endpoint: "a.example:7070", Host: host},

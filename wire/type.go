@@ -113,7 +113,7 @@ var kinds = [256]kind{
 	TypeSubscribeOutcomes: {"SUBSCRIBE_OUTCOMES", 8 + 8, 0, 0},
 	TypeDescribe:          {"DESCRIBE", MaxPayload, 0, 0},
 
-	TypePeerHello:  {"PEER_HELLO", peerInfoSize + 1, 0, 0},
+	TypePeerHello:  {"PEER_HELLO", peerInfoSize + 1 + 8, 0, 0},
 	TypePeerStream: {"PEER_STREAM", 8 + 1, 0, 0},
 	TypePeerQuery:  {"PEER_QUERY", MaxPayload, 0, 0},
 	TypeInvalidate: {"INVALIDATE", MaxPayload, 0, 0},

@@ -11,6 +11,7 @@ import (
 // with it.
 type move struct {
 	from    *table
+	side    *srcSide // whose operation it is
 	unit    *unit
 	key     int
 	id      peer.MoveID
@@ -29,7 +30,7 @@ func (w *world) admit(t *table, key int, id peer.MoveID) {
 	if b := t.blocks[key]; b.hold != (peer.HoldID{}) {
 		w.fail("%v marks %s, which it holds", t.n, keys[key].name)
 	}
-	m := &move{from: t, unit: t.blocks[key].unit, key: key, id: id, at: w.now}
+	m := &move{from: t, side: w.source, unit: t.blocks[key].unit, key: key, id: id, at: w.now}
 	if start, ok := w.frame.(*wire.Start); ok {
 		// M6: two allowances after the operation's time. Timers here are late by up
 		// to maxDelay.
@@ -83,11 +84,11 @@ func (w *world) removing(t *table, u *unit, id peer.MoveID) {
 	w.report.Removed += len(u.blocks)
 }
 
-// checkUnmarked checks that a source has lifted the marks of a destination that it
-// has lost (S3).
+// checkUnmarked checks that a source has lifted the marks of a connection that it has
+// lost (S3).
 func (w *world) checkUnmarked(s *srcSide) {
 	for _, m := range w.moves {
-		if m.from == s.tab && m.id.Dest == s.dest && !m.removed && !m.unit.gone && m.unit.mark == m.id {
+		if m.side == s && !m.removed && !m.unit.gone && m.unit.mark == m.id {
 			w.fail("%v has %s marked without a connection", s, keys[m.key].name)
 		}
 	}
@@ -126,7 +127,7 @@ func (w *world) checkMoves() {
 			w.fail("%v has lost %s, which was marked by %x.%d", m.from.n, keys[m.key].name, m.id.Dest, m.id.Op)
 		case m.removed && d.living():
 			// Until the answer has been read.
-			if side := d.n.dests[m.from.n.id]; side.ops[m.id.Op] != nil && !side.outcomeOf(m) {
+			if side := d.n.destOf(m.from.n, m.id.Op); side.ops[m.id.Op] != nil && !side.outcomeOf(m) {
 				if why, ok := w.kept(m); !ok {
 					w.fail("%v has removed %s of operation %d, unanswered, and %v %s", m.from.n, keys[m.key].name, m.id.Op, d.n, why)
 				}
@@ -200,7 +201,7 @@ func (w *world) checkUnread(t *table, id peer.Claim, c *claim) {
 	if c.src == nil || !c.src.from.alive || c.src.from.inc != c.src.dest || c.b == nil {
 		return
 	}
-	d := c.src.from.dests[t.n.id]
+	d := c.src.from.dest(t.n, c.src.name)
 	for _, p := range d.posts {
 		if p.source == t && p.op == c.owner.Op && !p.answered && p.route == wire.RouteShm && p.offer.Flags&wire.OfferNoPool == 0 && p.slot.key == c.b.key {
 			w.fail("%v ends the claim of item %d.%d, which %v is reading", t.n, p.op, p.index, d)

@@ -4,7 +4,8 @@
 // A schedule is a function of its Options: the same seed takes the same steps.
 // World time is virtual. Every message is encoded and parsed as on a real
 // connection; payload moves word by word, at moments of its own, by the rules of
-// its route; processes stall, die at any step and come back as new incarnations.
+// its route; processes stall, die at any step and come back as new incarnations. In
+// some schedules each node has two names, and the others a connection by each.
 //
 // What is checked (world.fail names the broken one):
 //

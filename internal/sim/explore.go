@@ -89,7 +89,7 @@ const exploredKey = 0
 
 func newExplorer(b Bounds, trace func(string)) *explorer {
 	w := &world{Options: Options{Route: b.Route, Trace: trace, broken: b.broken}, mode: Harsh, rng: rand.New(rand.NewPCG(1, 1)), now: time.Second,
-		tables: map[peer.Incarnation]*table{}, nextInc: 0x100, manual: true}
+		tables: map[peer.Incarnation]*table{}, names: 1, nextInc: 0x100, manual: true}
 	e := &explorer{world: w, Bounds: b}
 	same := b.Route == wire.RouteShm
 	for i := range 2 {

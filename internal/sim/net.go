@@ -58,9 +58,9 @@ func (d *destSide) dial() {
 func (w *world) accept(d *destSide, inc peer.Incarnation) {
 	n := d.to
 	w.conns++
-	c := &conn{w: w, n: w.conns, d: d, s: n.sourceFor(d.n, inc), route: w.pickRoute(d.n, n), open: [2]bool{true, true}}
-	// A destination has one connection: an older one is lost, whether its end has
-	// been seen or not.
+	c := &conn{w: w, n: w.conns, d: d, s: n.sourceFor(d, inc), route: w.pickRoute(d.n, n), open: [2]bool{true, true}}
+	// A destination has one connection by each name: an older one is lost, whether its
+	// end has been seen or not.
 	if old := c.s.conn; old != nil {
 		old.close(toDest)
 	}
@@ -143,7 +143,7 @@ func (w *world) ghost(c *conn, dir direction, frame []byte) {
 		if !dest.alive || !source.alive || dest.inc == from && source.inc == to {
 			return
 		}
-		d := dest.dests[source.id]
+		d := dest.dest(source, c.d.name)
 		if now := d.conn; now != nil && now.s.tab == source.tab && now.open[1-dir] && max(dest.stalled, source.stalled) <= w.now {
 			w.tracef("a message of the past arrives:")
 			w.report.Ghosts++

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kvcr-go/kvcr/peer"
 	"github.com/kvcr-go/kvcr/wire"
@@ -20,7 +21,7 @@ type node struct {
 	stalled peer.Time // it does nothing before
 	tab     *table
 	timing  peer.Timing
-	dests   []*destSide // by node, nil for itself
+	dests   []*destSide // by node, nil for itself; and so on for each further name
 	sources []*srcSide
 	lastOp  peer.OpID
 	bound   []int // by hash: its key; see resolve.go
@@ -48,16 +49,30 @@ func (n *node) start(timing peer.Timing, slots, holds int) {
 	n.bound = newBindings()
 	n.timing = timing
 	w.tables[n.inc] = n.tab
-	n.dests = make([]*destSide, len(w.nodes))
-	for to := range w.nodes {
-		if to != n.id {
-			n.dests[to] = &destSide{n: n, to: w.nodes[to], m: peer.NewDest(n.inc, n.tab, timing), ops: map[peer.OpID]*operation{}}
+	n.dests = make([]*destSide, w.names*len(w.nodes))
+	for i := range n.dests {
+		if to := i % len(w.nodes); to != n.id {
+			n.dests[i] = &destSide{n: n, to: w.nodes[to], name: i / len(w.nodes), m: peer.NewDest(n.inc, n.tab, timing), ops: map[peer.OpID]*operation{}}
 		}
 	}
 	if n.life > 1 {
 		w.report.Restarts++
 	}
 	w.tracef("%v starts", n)
+}
+
+// dest is the destination side for another node, by one of its names.
+func (n *node) dest(to *node, name int) *destSide { return n.dests[to.id+name*len(n.w.nodes)] }
+
+// destOf is the destination side that an operation with another node is of; any, if it
+// is over.
+func (n *node) destOf(to *node, op peer.OpID) *destSide {
+	for name := range n.w.names {
+		if d := n.dest(to, name); d.ops[op] != nil {
+			return d
+		}
+	}
+	return n.dest(to, 0)
 }
 
 // crash ends the process. Its connections break; on one host its death can be
@@ -88,7 +103,9 @@ func (n *node) crash() {
 		}
 		w.after(w.delay(), m, tag{kind: "dead", a: int(dead)}, func() {
 			w.tracef("%v has proof that %x is dead", m, uint64(dead))
-			m.dests[n.id].step(peer.Dead{Peer: dead})
+			for name := range w.names {
+				m.dest(n, name).step(peer.Dead{Peer: dead})
+			}
 			for _, s := range m.sources {
 				if s.dest == dead {
 					s.step(peer.Dead{Peer: dead})
@@ -106,10 +123,11 @@ type operation struct {
 	expect        map[int]words // blocks that are meant, of those that were resolved
 }
 
-// destSide runs the destination machine of a process for one other node.
+// destSide runs the destination machine of a process for one name of another node.
 type destSide struct {
 	n       *node
 	to      *node
+	name    int
 	m       *peer.Dest
 	conn    *conn
 	dialing bool
@@ -120,7 +138,10 @@ type destSide struct {
 	resolves []*resolving
 }
 
-func (d *destSide) String() string { return fmt.Sprintf("%v<-n%d", d.n, d.to.id) }
+func (d *destSide) String() string { return fmt.Sprintf("%v<-n%d%s", d.n, d.to.id, shownName(d.name)) }
+
+// shownName tells sides of one node and several names apart.
+func shownName(name int) string { return strings.Repeat("'", name) }
 
 // arm sets the timer of a machine: Tick comes when Next says, or somewhat later.
 func (n *node) arm(who int, armed *peer.Time, next func() peer.Time, step func(peer.Event)) {
@@ -208,12 +229,14 @@ func (d *destSide) posted(op peer.OpID, index int) *post {
 	return nil
 }
 
-// srcSide runs the source machine of a process for one destination process.
+// srcSide runs the source machine of a process for one destination process, as far as
+// that has it by one name.
 type srcSide struct {
 	n     *node
 	tab   *table // of its process
 	from  *node
 	dest  peer.Incarnation
+	name  int
 	m     *peer.Source
 	conn  *conn
 	armed peer.Time
@@ -230,17 +253,20 @@ type itemID struct {
 	index int
 }
 
-func (s *srcSide) String() string { return fmt.Sprintf("%v->%x", s.n, uint64(s.dest)) }
+func (s *srcSide) String() string {
+	return fmt.Sprintf("%v->%x%s", s.n, uint64(s.dest), shownName(s.name))
+}
 
-// sourceFor finds or makes the source side for a destination process.
-func (n *node) sourceFor(from *node, dest peer.Incarnation) *srcSide {
+// sourceFor finds or makes the source side for a destination process, as the link's
+// number has a node do.
+func (n *node) sourceFor(d *destSide, dest peer.Incarnation) *srcSide {
 	for _, s := range n.sources {
-		if s.dest == dest {
+		if s.dest == dest && s.name == d.name {
 			return s
 		}
 	}
 	limits := peer.SourceLimits{Pins: n.id%2 == 0, Ops: 64}
-	s := &srcSide{n: n, tab: n.tab, from: from, dest: dest, m: peer.NewSource(n.inc, dest, n.tab, n.timing, limits),
+	s := &srcSide{n: n, tab: n.tab, from: d.n, dest: dest, name: d.name, m: peer.NewSource(n.inc, dest, n.tab, n.timing, limits),
 		begun: map[peer.OpID]*conn{}, over: map[peer.OpID]bool{}, wrote: map[itemID]bool{}, told: map[itemID]bool{}}
 	n.sources = append(n.sources, s)
 	return s

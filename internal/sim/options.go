@@ -76,6 +76,7 @@ type broken struct {
 type Report struct {
 	Schedules, Steps        int
 	Operations, Moves       int // items asked for, to copy and to move
+	Named                   int // of those, by the second name of a source
 	Copies                  int
 	Delivered               int
 	Removed                 int // moves after which the source's copy was gone
@@ -94,7 +95,7 @@ type Report struct {
 
 // Add adds another report.
 func (r *Report) Add(b *Report) {
-	for _, p := range [][2]*int{{&r.Schedules, &b.Schedules}, {&r.Steps, &b.Steps}, {&r.Operations, &b.Operations}, {&r.Moves, &b.Moves},
+	for _, p := range [][2]*int{{&r.Schedules, &b.Schedules}, {&r.Steps, &b.Steps}, {&r.Operations, &b.Operations}, {&r.Moves, &b.Moves}, {&r.Named, &b.Named},
 		{&r.Copies, &b.Copies}, {&r.Delivered, &b.Delivered}, {&r.Removed, &b.Removed}, {&r.Window, &b.Window}, {&r.Cuts, &b.Cuts},
 		{&r.Crashes, &b.Crashes}, {&r.Restarts, &b.Restarts}, {&r.Stalls, &b.Stalls}, {&r.ClockSteps, &b.ClockSteps}, {&r.Lost, &b.Lost},
 		{&r.Repeated, &b.Repeated}, {&r.Ghosts, &b.Ghosts}, {&r.Corrupted, &b.Corrupted}, {&r.Broken, &b.Broken}, {&r.Quarantined, &b.Quarantined},

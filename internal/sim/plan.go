@@ -121,6 +121,9 @@ func (w *world) describePlan() (lines []string) {
 	return lines
 }
 
+// any draws one of the names by which a node reaches another.
+func (w *world) any(n, to *node, rng *rand.Rand) *destSide { return n.dest(to, rng.IntN(w.names)) }
+
 // other draws another node than n.
 func (w *world) other(n *node, rng *rand.Rand) *node {
 	i := rng.IntN(len(w.nodes) - 1)
@@ -163,7 +166,7 @@ func (w *world) doSubmit(n *node, rng *rand.Rand) string {
 	if rng.IntN(3) > 0 {
 		from.have(items)
 	}
-	return n.submit(from, wire.Transfer(min(1, rng.IntN(3))), items, rng)
+	return w.any(n, from, rng).submit(wire.Transfer(min(1, rng.IntN(3))), items, rng)
 }
 
 // doCross has nodes move the same keys from one another, in a ring or from one to
@@ -181,7 +184,10 @@ func (w *world) doCross(n *node, rng *rand.Rand) string {
 			continue
 		}
 		b.have(items)
-		text += a.submit(b, wire.TransferMove, slices.Clone(items), rng) + "; "
+		text += w.any(a, b, rng).submit(wire.TransferMove, slices.Clone(items), rng) + "; "
+		if w.names > 1 && rng.IntN(2) == 0 {
+			text += w.any(a, b, rng).submit(wire.TransferMove, slices.Clone(items), rng) + "; "
+		}
 	}
 	return text
 }
@@ -195,8 +201,8 @@ func (n *node) have(items []wire.Wanted) {
 	}
 }
 
-func (n *node) submit(from *node, mode wire.Transfer, items []wire.Wanted, rng *rand.Rand) string {
-	w := n.w
+func (d *destSide) submit(mode wire.Transfer, items []wire.Wanted, rng *rand.Rand) string {
+	n, from, w := d.n, d.to, d.n.w
 	n.lastOp++
 	s := peer.Submit{Op: n.lastOp, Mode: mode, Items: items, OwnedOnly: rng.IntN(4) == 0, Deliver: rng.IntN(6) == 0,
 		Deadline: n.clock() + []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second, 4 * time.Second}[rng.IntN(4)]}
@@ -212,14 +218,16 @@ func (n *node) submit(from *node, mode wire.Transfer, items []wire.Wanted, rng *
 	} else {
 		w.report.Operations += len(items)
 	}
-	d := n.dests[from.id]
+	if d.name > 0 {
+		w.report.Named += len(items)
+	}
 	d.ops[s.Op] = &operation{Submit: s, settled: make([]bool, len(items)), told: make([]bool, len(items)), quarantined: make([]bool, len(items))}
 	d.step(s)
-	return fmt.Sprintf("op %d %s of %d from %v", s.Op, mode, len(items), from)
+	return fmt.Sprintf("op %d %s of %d from %v%s", s.Op, mode, len(items), from, shownName(d.name))
 }
 
 func (w *world) doAbort(n *node, rng *rand.Rand) string {
-	d := n.dests[w.other(n, rng).id]
+	d := w.any(n, w.other(n, rng), rng)
 	if n.lastOp == 0 {
 		return ""
 	}
@@ -266,13 +274,14 @@ func (w *world) doNoEvict(n *node, rng *rand.Rand) string {
 func (w *world) doCut(n *node, rng *rand.Rand) string {
 	m := w.other(n, rng)
 	w.report.Cuts++
-	if d := n.dests[m.id]; d.conn != nil {
-		d.conn.snap()
-	}
-	if m.alive && rng.IntN(2) == 0 {
-		if d := m.dests[n.id]; d.conn != nil {
+	snap := func(d *destSide) {
+		if d.conn != nil {
 			d.conn.snap()
 		}
+	}
+	snap(w.any(n, m, rng)) // the other name's may live
+	if m.alive && rng.IntN(2) == 0 {
+		snap(w.any(m, n, rng))
 	}
 	if rng.IntN(2) == 0 {
 		w.cut[n.id][m.id] = true

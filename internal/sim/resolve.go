@@ -175,7 +175,7 @@ func (r *resolving) end() {
 // fetch asks for what was resolved.
 func (r *resolving) fetch(items []wire.Wanted, expect []words) {
 	d, w := r.d, r.d.n.w
-	text := d.n.submit(d.to, wire.Transfer(min(1, r.rng.IntN(3))), slices.Clone(items), r.rng)
+	text := d.submit(wire.Transfer(min(1, r.rng.IntN(3))), slices.Clone(items), r.rng)
 	w.tracef("what was resolved: %s", text)
 	op := d.ops[d.n.lastOp]
 	if op == nil {
@@ -221,7 +221,7 @@ func (d *destSide) eachResolve(ev peer.Event) {
 
 // doResolve asks another node for the keys of hashes, and then for the blocks.
 func (w *world) doResolve(n *node, rng *rand.Rand) string {
-	d := n.dests[w.other(n, rng).id]
+	d := w.any(n, w.other(n, rng), rng)
 	hashes := make([]uint64, 1+rng.IntN(9))
 	for i := range hashes {
 		hashes[i] = rng.Uint64N(numHashes)

@@ -256,7 +256,7 @@ func (x *write) deliver(i int, word uint64) {
 		x.target.data[i] = word
 		return
 	}
-	d := x.to.dests[x.s.n.id]
+	d := x.to.dest(x.s.n, x.s.name)
 	w.after(w.delay(), x.to, tag{kind: "word", a: i, b: int(x.op), c: x.index}, func() {
 		if p := d.posted(x.op, x.index); p != nil && p.source == x.s.tab {
 			p.put(i, word)

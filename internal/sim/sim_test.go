@@ -82,7 +82,7 @@ func TestSchedules(t *testing.T) {
 	if r.Schedules < 4000 {
 		return // too few to have everything in them
 	}
-	for name, n := range map[string]int{"copies": r.Copies, "moves": r.Removed, "deliveries": r.Delivered, "cuts": r.Cuts, "crashes": r.Crashes, "stalls": r.Stalls,
+	for name, n := range map[string]int{"copies": r.Copies, "moves": r.Removed, "second names": r.Named, "deliveries": r.Delivered, "cuts": r.Cuts, "crashes": r.Crashes, "stalls": r.Stalls,
 		"clock steps": r.ClockSteps, "lost": r.Lost, "repeated": r.Repeated, "ghosts": r.Ghosts, "corrupted": r.Corrupted, "broken payloads": r.Broken, "quarantined": r.Quarantined,
 		"window": r.Window, "crossing": r.Kept[wire.StatusCrossing], "held": r.Kept[wire.StatusHeld], "marked": r.Kept[wire.StatusMarked],
 		"redeposited": r.Kept[wire.StatusRedeposited], "no_evict": r.Kept[wire.StatusNoEvict], "group": r.Kept[wire.StatusGroup], "source": r.Kept[wire.StatusSource],

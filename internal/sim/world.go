@@ -113,6 +113,7 @@ type world struct {
 	seq   int
 
 	nodes    []*node
+	names    int      // of each node, by which others reach it
 	cut      [][]bool // by both nodes: no connection can be made
 	sameHost [][]bool // by both nodes
 	conns    int      // made so far
@@ -145,6 +146,7 @@ func newWorld(o Options) *world {
 	if nodes == 0 {
 		nodes = []int{2, 2, 2, 3, 3, 4, 5, 8}[w.rng.IntN(8)]
 	}
+	w.names = []int{1, 1, 2}[w.rng.IntN(3)]
 	hosts := w.rng.IntN(3) // none, some or all on one host
 	for i := range nodes {
 		w.nodes = append(w.nodes, &node{w: w, id: i})

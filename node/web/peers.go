@@ -33,7 +33,7 @@ type PeersStatus struct {
 
 // PeerStatus is one peer.
 type PeerStatus struct {
-	ID         string        `json:"id"` // of the row: the endpoint, or the incarnation in hex
+	ID         string        `json:"id"` // of the row: the endpoint, or the incarnation in hex and, if not 0, its link
 	Name       string        `json:"name"`
 	Endpoint   string        `json:"endpoint,omitempty"` // empty: it fetches from here
 	Fetching   bool          `json:"fetching"`           // this node fetches from it
@@ -89,6 +89,9 @@ func peersStatus(s *PeerStats) *PeersStatus {
 		}
 		if !p.Fetching {
 			row.ID = strconv.FormatUint(uint64(p.Incarnation), 16)
+			if p.Link != 0 {
+				row.ID += "-" + strconv.FormatUint(p.Link, 10)
+			}
 		}
 		if p.LastError != nil {
 			row.Error = p.LastError.Error()
@@ -105,8 +108,8 @@ var peerMetrics = []scalar[PeerStats]{
 	{"kvcr_peer_dials_total", "Attempts to connect to peers.", counter, "", func(p *PeerStats) float64 { return float64(p.Dials) }},
 	{"kvcr_peer_reconnects_total", "Connections to peers that followed an earlier one.", counter, "", func(p *PeerStats) float64 { return float64(p.Reconnects) }},
 	{"kvcr_peer_connections", "Control connections with peers.", gauge, "", func(p *PeerStats) float64 { return float64(p.Connections) }},
-	{"kvcr_peer_sources", "Peers that this node fetches from.", gauge, "", func(p *PeerStats) float64 { return float64(p.Dests) }},
-	{"kvcr_peer_destinations", "Peers that fetch from this node.", gauge, "", func(p *PeerStats) float64 { return float64(p.Sources) }},
+	{"kvcr_peer_sources", "Endpoints that this node fetches from.", gauge, "", func(p *PeerStats) float64 { return float64(p.Dests) }},
+	{"kvcr_peer_destinations", "Peers that fetch from this node, each once for every endpoint that it has of it.", gauge, "", func(p *PeerStats) float64 { return float64(p.Sources) }},
 	{"kvcr_peer_posted_bytes", "Memory that transfers under way may write.", gauge, "", func(p *PeerStats) float64 { return float64(p.Posted) }},
 	{"kvcr_peer_quarantined_bytes", "Memory that peers may still write though its transfer's time is up.", gauge, "", func(p *PeerStats) float64 { return float64(p.Quarantined) }},
 }

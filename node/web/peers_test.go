@@ -31,6 +31,17 @@ func TestPeersStatus(t *testing.T) {
 		t.Errorf("peers\n%+v, want\n%+v", got, want)
 	}
 
+	// A peer that has two endpoints of this node has two rows.
+	f.set(func(f *fake) {
+		again := f.peers.Peers[2]
+		again.Link = 12
+		f.peers.Peers = append(f.peers.Peers, again)
+	})
+	if rows := readStatus(f, false).Peers.Peers; rows[3].ID != "8000000000000000-12" || rows[2].ID == rows[3].ID {
+		t.Errorf("rows %q and %q of one peer", rows[2].ID, rows[3].ID)
+	}
+	f.set(func(f *fake) { f.peers.Peers = f.peers.Peers[:3] })
+
 	// The document stays small, and says that it is not all.
 	f.set(func(f *fake) {
 		for i := range 3000 {
