@@ -95,7 +95,7 @@ func TestDiffersFromNonsense(t *testing.T) {
 		c.Layout = func(string) string { return "kind=flat" }
 		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	})
-	l := newDestLink(n, "tcp://x", "tcp", "x")
+	l := newDestLink(n, 1, "tcp://x", "tcp", "x")
 	l.peer, l.ops[1] = 7, &destWork{namespace: "ns"}
 	for _, text := range []string{"", "\n", "\n\n=\n", "\n" + strings.Repeat("a=b\n", 200), "\nkind=flat", "\nkind=\x1b[2J"} {
 		l.differs(1, &wire.Refused{Source: 7, Status: wire.StatusBadLayout, Text: text})
