@@ -33,7 +33,7 @@ var ranks = map[string]int{
 	"hints/plan":         21,
 	"hints/plan/fixture": 22,
 	"hints/plan/oracle":  22, // asks plan and itself the same questions
-	"hints/plan/scene":   22,
+	"hints/plan/scene":   23,
 	"hints/publish":      31,
 	"shard":              20,
 	"peer":               20,
