@@ -160,9 +160,12 @@ func recovery(ctx context.Context, o Options, rep *Report, batches int) (err err
 			return err
 		}
 		r.series(ours).Runs = append(r.series(ours).Runs, time.Since(start).Seconds()*1e3)
-		st := sub.c.Stats()
-		if n := st.Replayed - replayed; n != uint64(batches) || sub.counted().missed > 0 {
-			return fmt.Errorf("%d batches were replayed, not %d; gaps %v", n, batches, st.Gaps)
+		// The consumer counts a moment after the index has the blocks.
+		if err := eventually(ctx, func() bool { return sub.c.Stats().Replayed-replayed >= uint64(batches) }); err != nil {
+			return fmt.Errorf("replays of %d batches: %w", batches, err)
+		}
+		if n := sub.c.Stats().Replayed - replayed; n != uint64(batches) || sub.counted().missed > 0 {
+			return fmt.Errorf("%d batches were replayed, not %d; %d gaps", n, batches, sub.counted().missed)
 		}
 		return sub.check(sent)
 	})
