@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvcr-go/kvcr/hints"
 	"github.com/kvcr-go/kvcr/internal/browser"
 	"github.com/kvcr-go/kvcr/wire/client"
 )
@@ -67,6 +68,31 @@ func TestPageFollowsLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Await("the binary protocol has a row", `!document.getElementById('cmd-binary-get').hidden && document.getElementById('cmd-binary-get-p99').textContent.endsWith('s')`)
+	if len(b.Failures) > 0 {
+		t.Errorf("the console says %q", b.Failures)
+	}
+}
+
+// The page of a node that routers know shows their hints as they come, and what they
+// are told.
+func TestPageFollowsHints(t *testing.T) {
+	n := startRouted(t, Router{Events: kvEvents()})
+	_, _, page := n.Addrs()
+	b := browser.Open(t, "http://"+page.String()+"/")
+	b.Await("no hint has come", `!document.getElementById('hints-card').hidden && document.getElementById('hints-accepted').textContent === '0' &&
+		document.getElementById('hints-outcomes').textContent === 'none' && document.getElementById('router-stored').textContent === '0'`)
+	n.deposit(1, 2, 3)
+	n.order(hints.TypeEvict, 1)
+	b.Await("one has", `document.getElementById('hints-accepted').textContent === '1' && !document.getElementById('hints-kv.evict').hidden &&
+		document.getElementById('hints-outcomes').textContent === 'accepted 1, removed 1, end 1' && document.getElementById('router-stored').textContent === '3' &&
+		document.getElementById('router-removed').textContent === '1' && document.getElementById('router-keys').textContent === '2'`)
+	n.order(hints.TypeInvalidate, 2, 9)
+	b.Await("two have", `document.getElementById('hints-accepted').textContent === '2' && document.getElementById('hints-kv.invalidate-accepted').textContent === '1' &&
+		document.getElementById('hints-outcomes').textContent === 'accepted 2, removed 2, failed 1, end 2' && document.getElementById('router-removed').textContent === '2'`)
+	at, _, _ := n.EventEndpoints()
+	if got := b.Text("router-events-endpoint"); got != at {
+		t.Errorf("events are shown at %q, are at %q", got, at)
+	}
 	if len(b.Failures) > 0 {
 		t.Errorf("the console says %q", b.Failures)
 	}

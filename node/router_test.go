@@ -51,7 +51,7 @@ func startWith(t *testing.T, r Router, peers *kvcr.Peers) *routed {
 		Engine: kvcr.Config{Capacity: 16 << 20, Namespaces: []kvcr.Namespace{
 			{Name: "kv", Pools: []kvcr.Pool{{Name: "kv", SlotBytes: 4 << 10}}, Share: 0.5}, {Name: "other", Share: 0.5},
 		}, Peers: peers},
-		Binary: []string{"127.0.0.1:0"}, DrainTimeout: 2 * time.Second, Router: &r,
+		Binary: []string{"127.0.0.1:0"}, HTTP: "127.0.0.1:0", DrainTimeout: 2 * time.Second, Router: &r,
 	})
 	if err != nil {
 		t.Fatal(err)
