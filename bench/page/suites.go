@@ -23,6 +23,7 @@ var suites = []suite{
 	{"node", "Node, over the network", nodeFigures},
 	{"trace", "Traces against a node, open loop", traceFigures},
 	{"peer", "Between nodes", peerFigures},
+	{"soak", "Soak under faults", soakFigures},
 	{"hints", "Hints", everyFigure},
 	{"plan", "Planner", planFigures},
 }
@@ -357,6 +358,25 @@ func planFigures(rs rows, f *figures) {
 		f.bars("Planner cost by inventory, "+stat, "", c)
 	}
 	everyFigure(rs.where(func(r bench.Row) bool { return r.Name != "plan" }), f)
+}
+
+// soakFigures show what was found, done and broken. What processes held is in the
+// table only: it is right or wrong, and not more or less.
+func soakFigures(rs rows, f *figures) {
+	for _, c := range []struct{ name, title, label string }{
+		{"violations", "What was found to be wrong", "findings (none is right)"},
+		{"faults", "Faults that there were", "faults"},
+		{"operations", "What clients did, and how what failed did", "calls"},
+		{"actions", "Actions of hints", "actions"},
+	} {
+		g := group{}
+		for _, r := range rs.named(c.name) {
+			b := barOf(f.styles, r, spread)
+			b.name = text(r, "kind")
+			g.bars = append(g.bars, b)
+		}
+		f.bars(c.title, "", bars{label: c.label, groups: []group{g}})
+	}
 }
 
 // everyFigure has a chart for each name, with a group for each of its questions.

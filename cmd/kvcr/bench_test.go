@@ -60,6 +60,9 @@ func TestBenchMistakes(t *testing.T) {
 		{"all but some", []string{"all", "--only", "get-view"}, nil, []string{"one suite"}},
 		{"node result", []string{"node", "--only", "gets"}, nil, []string{"gets", "idle-conn"}},
 		{"speed", []string{"trace", "--speed=-1"}, nil, []string{"speed = -1", "above 0"}},
+		{"soak for no time", []string{"soak", "--for", "1ms"}, nil, []string{"for = 1ms", "1s to 24h"}},
+		{"soak of one node", []string{"soak", "--nodes", "1"}, nil, []string{"nodes = 1", "2 to 8"}},
+		{"soak of another kind", []string{"soak", "--kind", "round"}, nil, []string{"round", "flat", "chained"}},
 		{"profile", []string{"ring", "--profile", "heap"}, nil, []string{"heap", "mem"}},
 		{"compare", []string{"ring", "--compare", "/nowhere.json"}, nil, []string{"/nowhere.json"}},
 		{"report of nothing", []string{"report"}, nil, []string{"file"}},
@@ -86,7 +89,7 @@ func TestBenchLists(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, msg)
 	}
-	for _, s := range []string{"engine ", "ring ", "replay ", "node ", "trace ", "peer ", "all "} {
+	for _, s := range []string{"engine ", "ring ", "replay ", "node ", "trace ", "peer ", "soak ", "all "} {
 		if !strings.Contains(out, "\n"+s) && !strings.HasPrefix(out, s) {
 			t.Errorf("no line of %q in\n%s", s, out)
 		}
@@ -142,7 +145,7 @@ func TestBenchSmoke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []string{"engine", "ring", "replay", "node", "trace", "peer"} {
+	for _, s := range []string{"engine", "ring", "replay", "node", "trace", "peer", "soak"} {
 		if suites[s] < 5 || !strings.Contains(string(html), `<h2 id="`+s+`">`) {
 			t.Errorf("%d rows of suite %s, or no part of the page", suites[s], s)
 		}
@@ -165,7 +168,7 @@ func TestBenchSmoke(t *testing.T) {
 	for _, f := range files {
 		names = append(names, f.Name())
 	}
-	if want := []string{"engine.cpu.pprof", "node-load.cpu.pprof", "node-plain.cpu.pprof", "node-server.cpu.pprof", "node.cpu.pprof", "peer-source.cpu.pprof", "peer.cpu.pprof", "replay.cpu.pprof", "ring.cpu.pprof", "trace-server.cpu.pprof", "trace.cpu.pprof"}; !slices.Equal(names, want) {
+	if want := []string{"engine.cpu.pprof", "node-load.cpu.pprof", "node-plain.cpu.pprof", "node-server.cpu.pprof", "node.cpu.pprof", "peer-source.cpu.pprof", "peer.cpu.pprof", "replay.cpu.pprof", "ring.cpu.pprof", "soak.cpu.pprof", "trace-server.cpu.pprof", "trace.cpu.pprof"}; !slices.Equal(names, want) {
 		t.Errorf("profiles %v, want %v", names, want)
 	}
 	p, err := bench.ReadProfile(filepath.Join(prof, "node-server.cpu.pprof"))
