@@ -19,6 +19,8 @@
 // and one job, Replay: every request of a trace goes through an engine, every
 // byte of every hit is compared with what was deposited.
 //
+// A seventh, package bench/soak, measures nothing: it checks nodes under faults.
+//
 // Another suite is a function like these and one command (cmd/kvcr/bench.go, the
 // struct benchCmd); listing, running all, profiles, stored results, comparison and
 // the page (bench/page) follow from that. Its rows have names that stay as they are,

@@ -76,5 +76,15 @@ func refusalOf(code wire.Code, text string) error {
 	case wire.CodeTooMany, wire.CodeTimeout, wire.CodeShutdown, wire.CodeInternal:
 		return errors.New(why)
 	}
-	return &refused{wire.StatusUnsupported, why}
+	r := &refused{wire.StatusUnsupported, why}
+	if code == wire.CodeHandshake {
+		return outOfTurn{r}
+	}
+	return r
 }
+
+// outOfTurn refuses a connection for what came before it: of a payload connection, its
+// control connection is not there any more.
+type outOfTurn struct{ *refused }
+
+func (e outOfTurn) Unwrap() error { return e.refused }

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvcr-go/kvcr/wire"
 )
@@ -190,10 +193,14 @@ func (l *destLink) try() error {
 	}
 	side, err := n.routeOf(w.Route).Dest(n.ctx, s)
 	if err != nil {
+		lost := lostMeanwhile(nc, err)
 		nc.Close()
 		c.close()
 		if n.ctx.Err() != nil {
 			return err
+		}
+		if lost {
+			return fmt.Errorf("the connection was lost while route %v came about: %v", w.Route, err) // no refusal of the peer's
 		}
 		n.log.Warn("a route did not come about: another is agreed on", "endpoint", l.endpoint, "route", w.Route.String(), "err", err)
 		n.mu.Lock()
@@ -206,6 +213,29 @@ func (l *destLink) try() error {
 	return n.enroll(nc, c, func() {
 		l.link.post(connUp{Up: Up{Peer: who, Route: w.Route}, conn: c, before: func() { l.opened(c, who, w.Route, side) }})
 	})
+}
+
+// lostMeanwhile reports whether the control connection, which nothing has been read
+// from since its handshake, ended while a route came about. Then err says nothing about
+// the route: to avoid it would slow the peers down for as long as both live.
+func lostMeanwhile(nc net.Conn, err error) bool {
+	if errors.As(err, new(outOfTurn)) {
+		return true // the source has lost it, and we shall hear of that
+	}
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return true
+	}
+	over := false
+	err = raw.Control(func(fd uintptr) {
+		n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		over = err == nil && n == 0 || err != nil && err != unix.EAGAIN && err != unix.EINTR
+	})
+	return over || err != nil
 }
 
 // opened notes the new connection. It is run by who runs the link.

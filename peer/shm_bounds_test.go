@@ -95,6 +95,70 @@ func TestShmNeverAttached(t *testing.T) {
 	within(t, 5*time.Second, func() bool { s := a.Stats(); return s.Connections == 0 && s.Sources == 0 }, func() string { return "still connected" })
 }
 
+// A control connection that is lost while a route comes about says nothing about the
+// route: the next one takes it again.
+func TestRouteIsNotToBlameForALostConnection(t *testing.T) {
+	needShm(t)
+	var r *relay
+	var cuts atomic.Int32
+	g := &gated{newTable(t, 4, 4096, true), func() error {
+		if cuts.Add(1) > 1 {
+			return nil
+		}
+		r.cut()
+		return errors.New("too late")
+	}}
+	g.put(t, keyOf(0), 4096)
+	a, b := openWith(t, g, withRoutes(wire.RouteShm, wire.RouteStream)), openNode(t, newTable(t, 4, 4096, true), withRoutes(wire.RouteShm, wire.RouteStream))
+	r = newRelay(t, a.Endpoints()[0])
+	if got := fetch(t, b, r.endpoint(), Submit{Namespace: "ns", Items: wanted(0, 1)}, 5*time.Second); got[0].Status != wire.StatusOK {
+		t.Errorf("fetched: %v", got[0].Status)
+	}
+	if p, _ := b.Known(r.endpoint()); p.Route != wire.RouteShm || cuts.Load() != 2 {
+		t.Errorf("route %v after %d attempts, want shm after 2", p.Route, cuts.Load())
+	}
+}
+
+// What tells a lost connection from a route that fails.
+func TestLostMeanwhile(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	nc, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	other, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	failed := errors.New("no memory")
+	for _, tt := range []struct {
+		err  error
+		lost bool
+	}{
+		{failed, false},
+		{fmt.Errorf("attach: %w", refusalOf(wire.CodeHandshake, "no such control connection")), true},
+		{refusalOf(wire.CodeAuth, "who are you"), false},
+		{refusalOf(wire.CodeInternal, "no memory"), false},
+	} {
+		if got := lostMeanwhile(nc, tt.err); got != tt.lost {
+			t.Errorf("%v: %t", tt.err, got)
+		}
+	}
+	other.Write([]byte("x"))
+	within(t, 5*time.Second, func() bool { return lostMeanwhile(nc, failed) == false }, func() string { return "lost, with something to read" })
+	if _, err := io.ReadFull(nc, make([]byte, 1)); err != nil {
+		t.Errorf("looking has taken what was to be read: %v", err)
+	}
+	other.Close()
+	within(t, 5*time.Second, func() bool { return lostMeanwhile(nc, failed) }, func() string { return "a connection that has ended is not lost" })
+}
+
 // A route that did not come about once is tried again where there is no other.
 func TestOnlyRouteFailsOnce(t *testing.T) {
 	needShm(t)

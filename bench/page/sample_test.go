@@ -140,8 +140,14 @@ func sample() []bench.Row {
 			}
 		}
 	}
+	for _, name := range []string{"violations", "faults", "operations", "actions"} {
+		for i, kind := range []string{"a kind", "another kind", "kind <3>"} {
+			add("soak", name, "things", bench.Higher, "kvcr", float64(i*i*1000), "kind", kind)
+		}
+	}
+	add("soak", "base", "bytes", bench.Lower, "kvcr", 5<<20, "kind", "flat", "process", "node 0", "what", "heap bytes")
 	add("new-suite", "speed & <size>", "things/s", bench.Higher, "kvcr", 3, "case", "a < b")
-	for _, suite := range []string{"engine", "ring", "replay", "node", "trace", "peer", "scale", "hints", "plan"} {
+	for _, suite := range []string{"engine", "ring", "replay", "node", "trace", "peer", "scale", "soak", "hints", "plan"} {
 		c := bench.Conditions{
 			Command: "kvcr bench " + suite, Date: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Revision: "v1.2.3-4-gabcdef0", Go: "go1.24.0 amd64",
 			CPU: "A Processor 9000", CPUs: 2, MemoryBytes: 24 << 30, Kernel: "6.18.0", HugePages: "transparent: madvise", Load: "0.10 0.20 0.30", Workers: 2,

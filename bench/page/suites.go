@@ -26,6 +26,7 @@ var suites = []suite{
 	{"peer", "Between nodes", peerFigures},
 	{"hints", "Hints", hintsFigures},
 	{"scale", "At scale, in virtual time", scaleFigures},
+	{"soak", "Soak under faults", soakFigures},
 	{"plan", "Planner", planFigures},
 }
 
@@ -369,6 +370,25 @@ func hintsFigures(rs rows, f *figures) {
 // without are the rows of other names.
 func without(rs rows, names ...string) rows {
 	return rs.where(func(r bench.Row) bool { return !slices.Contains(names, r.Name) })
+}
+
+// soakFigures show what was found, done and broken. What processes held is in the
+// table only: it is right or wrong, and not more or less.
+func soakFigures(rs rows, f *figures) {
+	for _, c := range []struct{ name, title, label string }{
+		{"violations", "What was found to be wrong", "findings (none is right)"},
+		{"faults", "Faults that there were", "faults"},
+		{"operations", "What clients did, and how what failed did", "calls"},
+		{"actions", "Actions of hints", "actions"},
+	} {
+		g := group{}
+		for _, r := range rs.named(c.name) {
+			b := barOf(f.styles, r, spread)
+			b.name = text(r, "kind")
+			g.bars = append(g.bars, b)
+		}
+		f.bars(c.title, "", bars{label: c.label, groups: []group{g}})
+	}
 }
 
 // everyFigure has a chart for each name, with a group for each of its questions.

@@ -32,6 +32,9 @@ func (r *run) report(rep *bench.Report) {
 	each("actions", "actions", &r.actions)
 	for _, l := range r.looked {
 		for _, what := range slices.Sorted(maps.Keys(l.base)) {
+			if l.base[what] == 0 && l.end[what] == 0 {
+				continue
+			}
 			of := []bench.Param{{Name: "kind", Value: l.kind}, {Name: "process", Value: l.process}, {Name: "what", Value: what}}
 			row("base", unitOf(what), bench.Lower, float64(l.base[what]), of...)
 			if l.checked {

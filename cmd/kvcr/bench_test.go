@@ -76,6 +76,9 @@ func TestBenchMistakes(t *testing.T) {
 		{"plan result", []string{"plan", "--only", "plans"}, nil, []string{"plans", "plan-beside-events"}},
 		{"hints result", []string{"hints", "--only", "submit"}, nil, []string{"submit", "submit-discard"}},
 		{"inventories", []string{"plan", "--check=-1"}, nil, []string{"Check = -1", "0 or more"}},
+		{"soak for no time", []string{"soak", "--for", "1ms"}, nil, []string{"for = 1ms", "1s to 24h"}},
+		{"soak of one node", []string{"soak", "--nodes", "1"}, nil, []string{"nodes = 1", "2 to 8"}},
+		{"soak of another kind", []string{"soak", "--kind", "round"}, nil, []string{"round", "flat", "chained"}},
 		{"profile", []string{"ring", "--profile", "heap"}, nil, []string{"heap", "mem"}},
 		{"compare", []string{"ring", "--compare", "/nowhere.json"}, nil, []string{"/nowhere.json"}},
 		{"report of nothing", []string{"report"}, nil, []string{"file"}},
@@ -102,7 +105,7 @@ func TestBenchLists(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, msg)
 	}
-	for _, s := range []string{"engine ", "ring ", "replay ", "node ", "trace ", "peer ", "hints ", "plan ", "scale ", "all "} {
+	for _, s := range []string{"engine ", "ring ", "replay ", "node ", "trace ", "peer ", "hints ", "plan ", "scale ", "soak ", "all "} {
 		if !strings.Contains(out, "\n"+s) && !strings.HasPrefix(out, s) {
 			t.Errorf("no line of %q in\n%s", s, out)
 		}
@@ -171,7 +174,7 @@ func TestBenchSmoke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []string{"engine", "ring", "replay", "node", "trace", "peer", "hints", "plan", "scale"} {
+	for _, s := range []string{"engine", "ring", "replay", "node", "trace", "peer", "hints", "plan", "scale", "soak"} {
 		if suites[s] < 5 || !strings.Contains(string(html), `<h2 id="`+s+`">`) {
 			t.Errorf("%d rows of suite %s, or no part of the page", suites[s], s)
 		}
@@ -194,7 +197,7 @@ func TestBenchSmoke(t *testing.T) {
 	for _, f := range files {
 		names = append(names, f.Name())
 	}
-	if want := []string{"engine.cpu.pprof", "hints.cpu.pprof", "node-load.cpu.pprof", "node-plain.cpu.pprof", "node-server.cpu.pprof", "node.cpu.pprof", "peer-source.cpu.pprof", "peer.cpu.pprof", "plan-sample.cpu.pprof", "plan.cpu.pprof", "replay.cpu.pprof", "ring.cpu.pprof", "scale.cpu.pprof", "trace-server.cpu.pprof", "trace.cpu.pprof"}; !slices.Equal(names, want) {
+	if want := []string{"engine.cpu.pprof", "hints.cpu.pprof", "node-load.cpu.pprof", "node-plain.cpu.pprof", "node-server.cpu.pprof", "node.cpu.pprof", "peer-source.cpu.pprof", "peer.cpu.pprof", "plan-sample.cpu.pprof", "plan.cpu.pprof", "replay.cpu.pprof", "ring.cpu.pprof", "scale.cpu.pprof", "soak.cpu.pprof", "trace-server.cpu.pprof", "trace.cpu.pprof"}; !slices.Equal(names, want) {
 		t.Errorf("profiles %v, want %v", names, want)
 	}
 	p, err := bench.ReadProfile(filepath.Join(prof, "node-server.cpu.pprof"))
