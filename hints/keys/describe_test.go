@@ -157,6 +157,27 @@ func TestTokensAreBounded(t *testing.T) {
 	}
 }
 
+// Memory that went to blocks of one size is there for others once they are forgotten:
+// one client's descriptions do not spoil those of all others.
+func TestTokenMemoryChangesSize(t *testing.T) {
+	tab := table(t, func(cfg *TableConfig) { cfg.MaxTokenBytes = 1 << 20 })
+	for i := range uint64(20) {
+		if err := tab.Describe("a", digestOf(i, 1), Description{Tokens: upTo(MaxBlockTokens)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := tab.Stats(); s.TokenBytes != 1<<20 || s.Tokenless != 4 {
+		t.Errorf("%+v", s)
+	}
+	tab.now = func() time.Duration { return time.Hour }
+	if err := tab.Describe("a", digestOf(50, 1), Description{Tokens: upTo(16)}); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := tab.Description("a", digestOf(50, 1), nil); len(got.Tokens) != 16 {
+		t.Errorf("%d tokens are kept; %+v", len(got.Tokens), tab.Stats())
+	}
+}
+
 func TestDescriptionRefused(t *testing.T) {
 	tab := table(t, nil)
 	for _, tt := range []struct {
@@ -217,7 +238,7 @@ func TestTokenStore(t *testing.T) {
 			n := 1 + rng.IntN(1<<(1+rng.IntN(14)))
 			r, ok := s.put(slices.Repeat([]uint32{i + 1}, n))
 			if !ok {
-				if s.bytes+4*tokenChunk <= s.limit {
+				if s.bytes+4*tokenChunk <= s.limit || s.idle > 0 {
 					rt.Fatalf("%d tokens refused at %d bytes", n, s.bytes)
 				}
 				continue
@@ -234,6 +255,10 @@ func TestTokenStore(t *testing.T) {
 					rt.Fatalf("%+v has %d, want %d", r, got, v)
 				}
 			}
+			s.drop(r)
+		}
+		if s.reclaim(); s.bytes != 0 || s.idle != 0 {
+			rt.Fatalf("%d bytes and %d idle chunks are left of nothing", s.bytes, s.idle)
 		}
 	})
 }
