@@ -149,6 +149,9 @@ type stream struct {
 	// floor is what next was when the latest connection began; conn is the one that
 	// the last live batch came over.
 	floor, conn uint64
+	// sure is the latest connection of which it is known that the publisher at its end is
+	// the one whose batches we have; or of which that cannot be known.
+	sure uint64
 }
 
 // maxRanks bounds the streams behind one endpoint.
@@ -274,7 +277,7 @@ func (c *Consumer) follow(conn *zmtp.Conn) {
 	}
 	c.mu.Lock()
 	number := c.connected()
-	c.catchUp()
+	c.catchUp(number)
 	c.show()
 	c.mu.Unlock()
 
@@ -289,7 +292,7 @@ func (c *Consumer) follow(conn *zmtp.Conn) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			if quiet && c.ctx.Err() == nil {
-				c.catchUp()
+				c.catchUp(number)
 				c.show()
 			}
 		}
@@ -352,6 +355,16 @@ func (c *Consumer) message(frames [][]byte, conn uint64) {
 		c.restarted(s)
 	}
 	s.conn = conn
+	if s.known && s.sure < conn && c.canAsk() { // it could not be asked when it connected
+		same, _ := c.sameLife(s)
+		if c.ctx.Err() != nil {
+			return
+		}
+		if !same {
+			c.restarted(s)
+		}
+	}
+	s.sure = max(s.sure, conn)
 	if l.Seq > s.next {
 		c.replay(s, l.Seq)
 		if c.ctx.Err() != nil || l.Seq < s.next { // it came by replay

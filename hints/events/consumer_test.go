@@ -268,6 +268,31 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// An engine that begins anew is noticed also where it could not be asked at first, and
+// has sent as many batches as the old one by then: the next one seems to follow.
+func TestRestartThatAnswersLate(t *testing.T) {
+	old := newPublisher(t, PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	live, replay := newProxy(t, old.Endpoint()), newProxy(t, old.ReplayEndpoint())
+	c, x := consume(t, ConsumerConfig{Endpoint: live.endpoint, Replay: replay.endpoint, Settle: time.Minute})
+	publish(t, old, store("", 0, 1))
+	publish(t, old, store("", 0, 2))
+	x.want(t, c, 1, 2)
+	fresh := newPublisher(t, PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	publish(t, fresh, store("", 0, 11))
+	publish(t, fresh, store("", 0, 12))
+	asked := c.Stats().Replays
+	replay.aim("tcp://127.0.0.1:1")
+	live.aim(fresh.Endpoint())
+	live.cut()
+	eventually(t, "it connects and has asked in vain", func() bool {
+		return fresh.Stats().Subscribers == 1 && c.Stats().Replays >= asked+2
+	})
+	replay.aim(fresh.ReplayEndpoint())
+	publish(t, fresh, store("", 0, 13))
+	x.want(t, c, 11, 12, 13)
+	x.wantGaps(t, "restart[0,0) ")
+}
+
 // A connection that breaks costs nothing: what was sent meanwhile is replayed.
 func TestReconnect(t *testing.T) {
 	p := newPublisher(t, PublisherConfig{Replay: "tcp://127.0.0.1:0"})

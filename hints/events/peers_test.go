@@ -59,6 +59,7 @@ func (l *lossyPublisher) close() {
 type proxy struct {
 	endpoint string
 	mu       sync.Mutex
+	to       string
 	conns    []net.Conn
 }
 
@@ -68,7 +69,7 @@ func newProxy(t testing.TB, to string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{endpoint: "tcp://" + ln.Addr().String()}
+	p := &proxy{endpoint: "tcp://" + ln.Addr().String(), to: to}
 	var wg sync.WaitGroup
 	spawn := func(f func()) {
 		wg.Add(1)
@@ -80,6 +81,9 @@ func newProxy(t testing.TB, to string) *proxy {
 			if err != nil {
 				return
 			}
+			p.mu.Lock()
+			to := p.to
+			p.mu.Unlock()
 			out, err := net.Dial("tcp", strings.TrimPrefix(to, "tcp://"))
 			if err != nil {
 				in.Close()
@@ -103,6 +107,13 @@ func newProxy(t testing.TB, to string) *proxy {
 		wg.Wait()
 	})
 	return p
+}
+
+// aim has further connections go elsewhere.
+func (p *proxy) aim(to string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.to = to
 }
 
 func (p *proxy) cut() {

@@ -62,19 +62,25 @@ func (c *Consumer) replay(s *stream, target uint64) {
 //
 // Behind one endpoint there is one publisher, and what answers replays is that one. If
 // we have seen several ranks, it is not so, and gaps will show by themselves.
-func (c *Consumer) catchUp() {
-	if c.cfg.Replay == "" || len(c.streams) > 1 {
+func (c *Consumer) catchUp(conn uint64) {
+	if !c.canAsk() {
 		return
 	}
 	var s *stream
 	for _, only := range c.streams {
 		s = only
 	}
-	if s != nil && s.known && !c.sameLife(s) {
+	if s != nil && s.known {
+		same, sure := c.sameLife(s)
 		if c.ctx.Err() != nil {
 			return
 		}
-		c.restarted(s)
+		if !same {
+			c.restarted(s)
+		}
+		if sure {
+			s.sure = max(s.sure, conn)
+		}
 	}
 	from := uint64(0)
 	if s != nil {
@@ -97,15 +103,21 @@ func (c *Consumer) catchUp() {
 			c.gap(of, of.next, l.Seq, kind)
 		}
 		s = of
+		if !s.known {
+			s.sure = max(s.sure, conn)
+		}
 		c.stats.Replayed++
 		c.apply(s, &c.again, l)
 		return true
 	})
 }
 
+// canAsk reports whether what answers replays is the publisher at the other end.
+func (c *Consumer) canAsk() bool { return c.cfg.Replay != "" && len(c.streams) <= 1 }
+
 // sameLife reports whether the publisher still is the one whose batches we know. If it
-// cannot be asked we believe it: a gap or a batch from the past will show.
-func (c *Consumer) sameLife(s *stream) bool {
+// cannot be asked (sure is false) we believe it: a gap or a batch from the past will show.
+func (c *Consumer) sameLife(s *stream) (same, sure bool) {
 	same, answered := true, false
 	whole := c.ask(s.next-1, func(l Live) bool {
 		answered = true
@@ -113,7 +125,7 @@ func (c *Consumer) sameLife(s *stream) bool {
 		same = l.Seq > s.next-1 || xxh3.Hash(l.Payload) == s.last
 		return false
 	})
-	return same && (answered || !whole)
+	return same && (answered || !whole), answered || whole
 }
 
 // ask requests the batches from seq on and hands them to each, until that says stop.
