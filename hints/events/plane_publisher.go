@@ -115,6 +115,9 @@ func (p *PlanePublisher) Publish(ev *RouterEvent) (sequence uint64, err error) {
 	return sequence, nil
 }
 
+// Subscribers returns how many are connected and have subscribed.
+func (p *PlanePublisher) Subscribers() int { return p.pub.Subscribers() }
+
 // PlaneStats counts what a PlanePublisher did.
 type PlaneStats struct {
 	Messages    uint64 // sent or not: the next sequence
@@ -124,7 +127,7 @@ type PlaneStats struct {
 
 // Stats returns the counters.
 func (p *PlanePublisher) Stats() PlaneStats {
-	s := PlaneStats{Dropped: p.pub.Dropped(), Subscribers: p.pub.Subscribers()}
+	s := PlaneStats{Dropped: p.pub.Dropped(), Subscribers: p.Subscribers()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.Messages = p.envelope.Sequence
