@@ -918,8 +918,11 @@ func TestTableFollows(t *testing.T) {
 	defer sub.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	feed := &telling{Feed: Feed(sub), idle: make(chan struct{}, 1)}
+	feed := &telling{Feed: Feed(sub), idle: make(chan struct{}, 1), goOn: make(chan struct{})}
 	go func() { ended <- table.Follow(ctx, feed) }()
+	<-feed.idle
+	r.churn(50) // more than the buffer holds
+	close(feed.goOn)
 	r.churn(pick(100, 400))
 	want := truth(t, r.e, r.table)
 	for deadline := time.After(bound); differs(table, want) != ""; {
@@ -938,10 +941,11 @@ func TestTableFollows(t *testing.T) {
 	}
 }
 
-// telling is a Feed that says when it is asked for a change, which is after the last was applied.
+// telling is a Feed that says when it is asked for a change, which is after the last was
+// applied, and waits before the first.
 type telling struct {
 	keys.Feed
-	idle chan struct{}
+	idle, goOn chan struct{}
 }
 
 func (f *telling) Next(ctx context.Context) (keys.Change, error) {
@@ -949,6 +953,7 @@ func (f *telling) Next(ctx context.Context) (keys.Change, error) {
 	case f.idle <- struct{}{}:
 	default:
 	}
+	<-f.goOn
 	return f.Feed.Next(ctx)
 }
 
@@ -1023,6 +1028,7 @@ func TestBatchesFitTheirSink(t *testing.T) {
 	r := open(t, rigOptions{config: func(c *Config) { c.FlushAfter = time.Minute }, before: func(r *rig) {
 		r.p.sink = Sinks(r.router, EngineEvents(pub))
 	}})
+	r.router.wait("Cleared", func() bool { return r.router.batches == 1 })
 	const each = keys.MaxBlockTokens
 	tokens := make([]uint32, each)
 	for i := range tokens {
