@@ -186,9 +186,10 @@ func TestLevels(t *testing.T) {
 		{"a goroutine", levels{levelGoroutines: 21}, 1},
 		{"some memory", levels{levelHeap: 6 << 20}, 0},
 		{"much memory", levels{levelHeap: 60 << 20}, 1},
-		{"a claim and a descriptor", levels{levelClaims: 1, levelDescriptors: 1}, 2},
+		{"a connection with a peer", levels{levelDescriptors: 2}, 0},
+		{"a claim and descriptors", levels{levelClaims: 1, levelDescriptors: 3}, 2},
 	} {
-		if got := tt.l.above(base); len(got) != tt.want {
+		if got := tt.l.above(base, allowance(2)); len(got) != tt.want {
 			t.Errorf("%s: %v, want %d", tt.name, got, tt.want)
 		}
 	}

@@ -49,15 +49,23 @@ const (
 // what tables have grown to (the hashes and descriptions of blocks, advice, the last
 // outcomes and events), and the stacks and buffers of the busiest moment. A leak of a
 // buffer a second is above that in a run of ten minutes.
-var allowance = levels{levelTaken: 8 << 20, levelHeap: 24 << 20, levelRSS: 96 << 20}
+//
+// Descriptors of a node: of the two payload connections that a peer may have in either
+// direction one may not have been needed yet.
+func allowance(nodes int) levels {
+	return levels{levelTaken: 8 << 20, levelHeap: 24 << 20, levelRSS: 96 << 20, levelDescriptors: 2 * int64(nodes-1)}
+}
+
+// ownAllowance is that of this process.
+var ownAllowance = levels{levelHeap: 24 << 20}
 
 // settleBound is how long a process may take to come back to its base.
 const settleBound = 40 * time.Second
 
 // above lists what is higher than it may be, in order.
-func (l levels) above(base levels) (what []string) {
+func (l levels) above(base, allowed levels) (what []string) {
 	for _, k := range slices.Sorted(maps.Keys(l)) {
-		if l[k] > base[k]+allowance[k] {
+		if l[k] > base[k]+allowed[k] {
 			what = append(what, fmt.Sprintf("%s: %d, at the base %d", k, l[k], base[k]))
 		}
 	}
@@ -70,7 +78,7 @@ func idle(l levels) (what []string) {
 	return levels{
 		levelClaims: l[levelClaims], levelWriting: l[levelWriting], levelConns: l[levelConns], levelShared: l[levelShared], levelDead: l[levelDead],
 		levelQuarantine: l[levelQuarantine], levelPosted: l[levelPosted], levelMoves: l[levelMoves], levelActions: l[levelActions],
-	}.above(levels{})
+	}.above(nil, nil)
 }
 
 // levels looks at a node.
@@ -314,7 +322,7 @@ func (r *run) ownSettled(base levels) (l levels, err error) {
 		if l, err = r.ownLevels(); err != nil {
 			return l, err
 		}
-		above := l.above(base)
+		above := l.above(base, ownAllowance)
 		if len(above) == 0 {
 			return l, nil
 		}

@@ -75,6 +75,10 @@ func (r *run) print(w io.Writer) error {
 	}
 	rows := [][]string{{"levels", "process", "what", "base", "end", "allowed"}}
 	for _, l := range r.looked {
+		allowed := allowance(r.o.Nodes)
+		if l.kind == "" {
+			allowed = ownAllowance
+		}
 		for _, what := range slices.Sorted(maps.Keys(l.base)) {
 			if l.base[what] == 0 && l.end[what] == 0 {
 				continue
@@ -83,7 +87,7 @@ func (r *run) print(w io.Writer) error {
 			if l.checked {
 				end = bench.Number(float64(l.end[what]))
 			}
-			rows = append(rows, []string{l.kind, l.process, what, bench.Number(float64(l.base[what])), end, bench.Number(float64(l.base[what] + allowance[what]))})
+			rows = append(rows, []string{l.kind, l.process, what, bench.Number(float64(l.base[what])), end, bench.Number(float64(l.base[what] + allowed[what]))})
 		}
 	}
 	if err := bench.WriteColumns(w, "lllrrr", rows); err != nil {
