@@ -219,7 +219,7 @@ func (n *node) settled(ctx context.Context, base levels) (l levels) {
 		if l, err = n.levels(ctx); err == nil {
 			falling := before == nil || l[levelGoroutines] < before[levelGoroutines] || l[levelDescriptors] < before[levelDescriptors]
 			if above = idle(l); base != nil {
-				above, falling = append(above, l.above(base)...), false
+				above, falling = append(above, l.above(base, allowance(n.run.o.Nodes))...), false
 			}
 			if len(above) == 0 && !falling {
 				if base == nil {
