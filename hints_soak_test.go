@@ -18,7 +18,8 @@ func TestHintsAmongThree(t *testing.T) {
 	const blocks = 80
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	engines := []*hintedEngine{openHinted(t, nil), openHinted(t, nil), openHinted(t, nil)}
+	moves := func(c *kvcr.Config) { c.Hints.Advice.RequestMoves = true }
+	engines := []*hintedEngine{openHinted(t, moves), openHinted(t, moves), openHinted(t, moves)}
 	for i, k := range keysOf(0, blocks) {
 		engines[i%3].deposit(t, [][]byte{k})
 	}
@@ -45,7 +46,17 @@ func TestHintsAmongThree(t *testing.T) {
 			for n := range 12 {
 				lo := rng.IntN(blocks - 20)
 				keys, hashes := keysOf(lo, lo+20), hashesOf(uint64(lo), uint64(lo)+20)
-				switch rng.IntN(4) {
+				fetch := func(opt kvcr.FetchOptions) {
+					op := h.FetchFrom(keys, opt)
+					<-op.Done()
+					for i, r := range op.Results() {
+						if r.OK() && !bytes.Equal(r.View.Bytes(), payload(string(keys[i]), 64<<10)) {
+							t.Errorf("%s: wrong bytes", keys[i])
+						}
+						r.View.Release()
+					}
+				}
+				switch rng.IntN(5) {
 				case 0, 1:
 					kind := []string{hints.TypePrefetch, hints.TypeMove}[rng.IntN(2)]
 					id := fmt.Sprintf("w%d-%d", w, n)
@@ -58,14 +69,15 @@ func TestHintsAmongThree(t *testing.T) {
 					orders = append(orders, order{e, id, hashes})
 					mu.Unlock()
 				case 2:
-					op := h.FetchFrom(keys, kvcr.FetchOptions{Sources: []string{from.endpoint}, Timeout: 2 * time.Second, Move: rng.IntN(3) == 0})
-					<-op.Done()
-					for i, r := range op.Results() {
-						if r.OK() && !bytes.Equal(r.View.Bytes(), payload(string(keys[i]), 64<<10)) {
-							t.Errorf("%s: wrong bytes", keys[i])
-						}
-						r.View.Release()
+					fetch(kvcr.FetchOptions{Sources: []string{from.endpoint}, Timeout: 2 * time.Second, Move: rng.IntN(3) == 0})
+				case 3: // and not to be kept
+					request := fmt.Sprintf("r%d-%d", w, n)
+					advice := hints.Transfer{Source: from.endpoint, Hashes: hashes, NoRetain: true, Move: rng.IntN(2) == 0}
+					if _, err := e.SubmitHintValue(request, &hints.Envelope{Actions: []hints.Action{{Type: hints.TypeFetch, Payload: &advice}}}); err != nil {
+						t.Error(err)
 					}
+					fetch(kvcr.FetchOptions{RequestID: request, Timeout: 2 * time.Second})
+					e.DiscardHint(request)
 				default:
 					for _, k := range keys {
 						if v, ok := h.Get(k); ok {
