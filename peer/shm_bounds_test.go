@@ -109,8 +109,9 @@ func TestRouteIsNotToBlameForALostConnection(t *testing.T) {
 		return errors.New("too late")
 	}}
 	g.put(t, keyOf(0), 4096)
-	a, b := openWith(t, g, withRoutes(wire.RouteShm, wire.RouteStream)), openNode(t, newTable(t, 4, 4096, true), withRoutes(wire.RouteShm, wire.RouteStream))
+	a := openWith(t, g, withRoutes(wire.RouteShm, wire.RouteStream))
 	r = newRelay(t, a.Endpoints()[0])
+	b := openNode(t, newTable(t, 4, 4096, true), withRoutes(wire.RouteShm, wire.RouteStream)) // closes before the relay does
 	if got := fetch(t, b, r.endpoint(), Submit{Namespace: "ns", Items: wanted(0, 1)}, 5*time.Second); got[0].Status != wire.StatusOK {
 		t.Errorf("fetched: %v", got[0].Status)
 	}
