@@ -193,7 +193,8 @@ func (l *destLink) try() error {
 	}
 	side, err := n.routeOf(w.Route).Dest(n.ctx, s)
 	if err != nil {
-		lost := lostMeanwhile(nc, err)
+		// Over ucx a source that does not reach our worker ends the connection itself.
+		lost := w.Route != wire.RouteUCX && lostMeanwhile(nc, err)
 		nc.Close()
 		c.close()
 		if n.ctx.Err() != nil {
