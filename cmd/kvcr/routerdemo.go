@@ -99,6 +99,11 @@ func (c *routerdemoCmd) run(ctx context.Context, p *progress, requests []trace.R
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.stop()) }()
+	for i, r := range requests {
+		for _, id := range r.IDs {
+			f.lastUse[id] = i
+		}
+	}
 	run = &fleetRun{hinted: hinted, actions: map[string]*fleetAction{}}
 	for i, r := range requests {
 		p.say("%s: request %d of %d", what, i+1, len(requests))

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -65,6 +66,7 @@ type fleet struct {
 	chains  map[uint64][]uint64 // the last prompt by its first block
 	asked   map[uint64]int      // requests by first block
 	users   map[uint64]int      // prompts by block
+	lastUse map[uint64]int      // number of the last request that has it, by block
 	ids     map[uint64]uint64   // of every block that was computed, by hash
 	old     [][]uint64          // prompts, first to last
 
@@ -86,7 +88,7 @@ type fleetAction struct{ sent, blocks, copied, moved, kept, removed, present, fa
 func startFleet(ctx context.Context, nodes, block, slots int) (f *fleet, err error) {
 	f = &fleet{
 		index: plan.New(plan.Config{}), hasher: &keys.Hasher{BlockSize: fleetTokens, Seed: keys.Seed}, block: block,
-		content: make([]byte, block), chains: map[uint64][]uint64{}, asked: map[uint64]int{}, users: map[uint64]int{}, ids: map[uint64]uint64{},
+		content: make([]byte, block), chains: map[uint64][]uint64{}, asked: map[uint64]int{}, users: map[uint64]int{}, lastUse: map[uint64]int{}, ids: map[uint64]uint64{},
 	}
 	f.scratch = f.index.NewScratch()
 	defer func() {
@@ -377,7 +379,7 @@ func (f *fleet) await(at int, ids []uint64) {
 // independent sends actions that belong to no request: the most wanted prefix goes to
 // the node that has least of it; what the busiest node has worked on last goes to the
 // least busy one, copied as far as other prompts begin alike, and moved from there on;
-// and where two nodes have the end of an old prompt, one copy leaves.
+// and what a conversation that is over has left behind leaves.
 func (f *fleet) independent(ctx context.Context, run *fleetRun, number int) error {
 	message := fmt.Sprint("router-", number)
 	var hot uint64
@@ -421,23 +423,30 @@ func (f *fleet) independent(ctx context.Context, run *fleetRun, number int) erro
 		}
 		f.nodes[busy].last = nil
 	}
-	if len(f.old) == 0 {
+	return f.evict(ctx, run, number, message)
+}
+
+// evict has the end of a conversation leave that is over: what none of the requests to
+// come begins with. A router hears of that from whoever holds the conversation.
+func (f *fleet) evict(ctx context.Context, run *fleetRun, number int, message string) error {
+	for i, ids := range f.old {
+		keep := len(ids)
+		for keep > 0 && f.lastUse[ids[keep-1]] <= number {
+			keep--
+		}
+		if keep == len(ids) {
+			continue
+		}
+		f.old = slices.Delete(f.old, i, i+1)
+		blocks := f.choose(ids)
+		for at, c := range f.choices {
+			if err := f.send(ctx, run, at, message, hints.TypeEvict, "", hashesOf(blocks[min(keep, c.Frontier):c.Frontier])); err != nil {
+				return err
+			}
+		}
 		return nil
 	}
-	own := f.own(f.old[0])
-	blocks := f.choose(f.old[0])
-	f.old = f.old[1:]
-	first, second := -1, -1 // those that have most of it
-	for i, c := range f.choices {
-		switch {
-		case first < 0 || c.Frontier > f.choices[first].Frontier:
-			first, second = i, first
-		case second < 0 || c.Frontier > f.choices[second].Frontier:
-			second = i
-		}
-	}
-	held := f.choices[second].Frontier
-	return f.send(ctx, run, second, message, hints.TypeEvict, "", hashesOf(blocks[min(own, held):held]))
+	return nil
 }
 
 // own is where the part of a prompt begins that no other prompt has: what lies before
