@@ -954,3 +954,50 @@ func TestReservationAttach(t *testing.T) {
 		t.Errorf("%q, %t", b, ok)
 	}
 }
+
+// Reservations counts what is being written, and not what handles keep ahead for
+// writes to come.
+func TestReservations(t *testing.T) {
+	for _, v := range helping {
+		t.Run(v.name, func(t *testing.T) {
+			ns := Namespace{Name: "a"}
+			v.config(&ns)
+			e := open(t, Config{Capacity: 16 << 20, Namespaces: []Namespace{ns}})
+			h, err := e.Handle()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 50 {
+				if err := h.Set([]byte(fmt.Sprint("key ", i)), []byte("value")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := e.Reservations(); n != 0 {
+				t.Errorf("%d reservations with nothing under way", n)
+			}
+			a, err := h.Reserve([]byte("a"), 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := h.Reserve([]byte("b"), 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := e.Reservations(); n != 2 {
+				t.Errorf("%d reservations, want 2", n)
+			}
+			if err := errors.Join(a.Abort(), b.Commit()); err != nil {
+				t.Fatal(err)
+			}
+			if n := e.Reservations(); n != 0 {
+				t.Errorf("%d reservations after all have ended", n)
+			}
+			if err := errors.Join(h.Close(), e.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if n := e.Reservations(); n != 0 {
+				t.Errorf("%d reservations of a closed engine", n)
+			}
+		})
+	}
+}
