@@ -255,6 +255,47 @@ func TestOutcomesResume(t *testing.T) {
 	}
 }
 
+// However fast outcomes follow, none comes before the frame that says where they begin,
+// which clients take for it.
+func TestOutcomesFollowTheirBeginning(t *testing.T) {
+	_, cl := startHinted(t, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	live, err := cl.SubscribeOutcomes(ctx, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer live.Close()
+	if _, err := cl.Hint(ctx, "", wire.FormatJSON, envelope(t, "", []string{"kv.evict", "kv.evict", "kv.evict"}, 1)); err != nil {
+		t.Fatal(err)
+	}
+	first, err := live.Next(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for i := range 100 {
+				s, err := cl.SubscribeOutcomes(ctx, first.Epoch, first.Items[0].Sequence)
+				if err != nil {
+					t.Errorf("subscription %d: %v", i, err)
+					return
+				}
+				f, err := s.Next(ctx)
+				s.Close()
+				if err != nil || len(f.Items) == 0 || f.Items[0].Sequence != first.Items[0].Sequence+1 {
+					t.Errorf("subscription %d: %+v, %v after outcome %d", i, f, err, first.Items[0].Sequence)
+					return
+				}
+			}
+		}()
+	}
+	all.Wait()
+}
+
 // A node without hints says so, as does one that nobody can describe blocks to.
 func TestHintsUnsupported(t *testing.T) {
 	s := startBinary(t, nil)
