@@ -19,7 +19,7 @@ type relay struct {
 	seed   uint64
 	faults *tally
 	bad    *atomic.Bool
-	fate   *fate // of all connections, for tests; nil: drawn for each
+	fate   atomic.Pointer[fate] // of all connections, for tests; nil: drawn for each
 	// flip, when above 0, is how many bytes shall arrive changed: for tests of the
 	// checks.
 	flip atomic.Int32
@@ -167,8 +167,8 @@ func (r *relay) join(c net.Conn) {
 			return
 		}
 	}
-	if r.fate != nil {
-		l.fate = *r.fate
+	if f := r.fate.Load(); f != nil {
+		l.fate = *f
 	}
 	if gate := r.held(); gate != nil {
 		<-gate

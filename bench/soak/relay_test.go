@@ -129,7 +129,7 @@ func TestFates(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r, faults := echoing(t)
-			r.fate = &tt.fate
+			r.fate.Store(&tt.fate)
 			got, err := through(r.dialled(t), sent)
 			if (err == nil) != tt.whole || len(got) < tt.least || len(got) > tt.most {
 				t.Errorf("%d bytes come, %v; want %d to %d", len(got), err, tt.least, tt.most)
