@@ -94,10 +94,3 @@ func (f *flights) await(ns *namespace, key string, ended func()) {
 	f.mu.Unlock()
 	ended()
 }
-
-// count is the number of keys on their way.
-func (f *flights) count() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.now)
-}

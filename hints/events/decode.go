@@ -653,26 +653,13 @@ func (d *Decoder) loraID(ev *Event) fault {
 
 // metadata reads the map that SGLang has in place of an adapter's name.
 func (d *Decoder) metadata(ev *Event) fault {
-	r := &d.r
-	n, f := r.mapping()
-	if f != "" {
+	return d.r.fields(func(key []byte) (f fault) {
+		if string(key) != "cache_salt" {
+			return d.r.skip()
+		}
+		ev.CacheSalt, f = d.textOrNil()
 		return f
-	}
-	for range n {
-		key, f := r.text()
-		if f != "" {
-			return f
-		}
-		if string(key) == "cache_salt" {
-			ev.CacheSalt, f = d.textOrNil()
-		} else {
-			f = r.skip()
-		}
-		if f != "" {
-			return f
-		}
-	}
-	return ""
+	})
 }
 
 func (d *Decoder) u32OrNil() (uint32, bool, fault) {

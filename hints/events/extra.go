@@ -102,56 +102,30 @@ func (d *Decoder) mmInfos(ev *Event) fault {
 
 func (d *Decoder) mmInfo(block uint32) fault {
 	r := &d.r
-	n, f := r.mapping()
-	if f != "" {
-		return f
-	}
-	for range n {
-		key, f := r.text()
-		if f != "" {
-			return f
-		}
+	return r.fields(func(key []byte) fault {
 		if string(key) != "mm_objects" {
-			if f = r.skip(); f != "" {
-				return f
-			}
-			continue
+			return r.skip()
 		}
-		k, f := r.list()
-		if f != "" {
-			return f
+		n, f := r.list()
+		for ; f == "" && n > 0; n-- {
+			f = d.mmObject(block)
 		}
-		for range k {
-			if f := d.mmObject(block); f != "" {
-				return f
-			}
-		}
-	}
-	return ""
+		return f
+	})
 }
 
 func (d *Decoder) mmObject(block uint32) fault {
 	r := &d.r
-	n, f := r.mapping()
-	if f != "" {
-		return f
-	}
-	for range n {
-		key, f := r.text()
-		if f != "" {
-			return f
+	return r.fields(func(key []byte) fault {
+		if string(key) != "mm_hash" {
+			return r.skip()
 		}
-		if string(key) == "mm_hash" {
-			h, f := r.hash()
-			if f != "" {
-				return f
-			}
+		h, f := r.hash()
+		if f == "" {
 			d.mm = append(d.mm, MM{block, h})
-		} else if f = r.skip(); f != "" {
-			return f
 		}
-	}
-	return ""
+		return f
+	})
 }
 
 // objectHash returns the router's hash of the identifier of a multimodal object.

@@ -21,9 +21,6 @@ const (
 	wantNum  fault = "a number is expected"
 )
 
-// broken reports whether f makes all that follows unreadable.
-func (f fault) broken() bool { return f == short || f == deep }
-
 // maxDepth bounds how deep unknown values nest; known ones nest four levels.
 const maxDepth = 32
 
@@ -247,6 +244,18 @@ func (r *reader) list() (int, fault) { return r.counted(0x90, 0xdc, 1, wantList)
 
 // mapping reads the head of a map; of n keys, each with its value.
 func (r *reader) mapping() (int, fault) { return r.counted(0x80, 0xde, 2, wantMap) }
+
+// fields reads a map whose keys are texts. field reads the value of each.
+func (r *reader) fields(field func(key []byte) fault) fault {
+	n, f := r.mapping()
+	for ; f == "" && n > 0; n-- {
+		var key []byte
+		if key, f = r.text(); f == "" {
+			f = field(key)
+		}
+	}
+	return f
+}
 
 // hash reads a block hash: the bits of an integer of either sign, or the low 64 bits
 // of a digest, which is big endian.

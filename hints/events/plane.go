@@ -291,15 +291,7 @@ func (w *wireEvent) check() error {
 
 func (d *RouterEventDecoder) event(w *wireEvent) fault {
 	r, ev := &d.r, w.ev
-	n, f := r.mapping()
-	if f != "" {
-		return f
-	}
-	for range n {
-		key, f := r.text()
-		if f != "" {
-			return f
-		}
+	f := r.fields(func(key []byte) (f fault) {
 		switch string(key) {
 		case "worker_id":
 			ev.Worker.ID, f = r.u64()
@@ -322,9 +314,10 @@ func (d *RouterEventDecoder) event(w *wireEvent) fault {
 		default:
 			f = r.skip()
 		}
-		if f != "" {
-			return f
-		}
+		return f
+	})
+	if f != "" {
+		return f
 	}
 	if !w.hasWorker || !w.hasEvent {
 		return "a router event has worker_id and event"
@@ -368,15 +361,7 @@ func (d *RouterEventDecoder) domain(w *wireEvent) fault {
 
 func (d *RouterEventDecoder) inner(w *wireEvent) fault {
 	r := &d.r
-	n, f := r.mapping()
-	if f != "" {
-		return f
-	}
-	for range n {
-		key, f := r.text()
-		if f != "" {
-			return f
-		}
+	f := r.fields(func(key []byte) (f fault) {
 		switch string(key) {
 		case "event_id":
 			w.ev.ID, f = r.u64()
@@ -389,9 +374,10 @@ func (d *RouterEventDecoder) inner(w *wireEvent) fault {
 		default:
 			f = r.skip()
 		}
-		if f != "" {
-			return f
-		}
+		return f
+	})
+	if f != "" {
+		return f
 	}
 	if !w.hasID || !w.hasOp {
 		return "an event has event_id and data"
@@ -430,15 +416,8 @@ func (d *RouterEventDecoder) data(ev *RouterEvent) fault {
 	default:
 		return "unknown data of an event"
 	}
-	if n, f = r.mapping(); f != "" {
-		return f
-	}
 	had := false // blocks or hashes
-	for range n {
-		key, f := r.text()
-		if f != "" {
-			return f
-		}
+	f = r.fields(func(key []byte) (f fault) {
 		switch {
 		case ev.Op == Stored && string(key) == "parent_hash":
 			if !r.isNil() {
@@ -454,9 +433,10 @@ func (d *RouterEventDecoder) data(ev *RouterEvent) fault {
 		default:
 			f = r.skip()
 		}
-		if f != "" {
-			return f
-		}
+		return f
+	})
+	if f != "" {
+		return f
 	}
 	if !had {
 		return "a store has blocks, a removal block_hashes"
@@ -486,18 +466,10 @@ func (d *RouterEventDecoder) readBlocks() ([]Block, fault) {
 		return nil, f
 	}
 	for range n {
-		k, f := r.mapping()
-		if f != "" {
-			return nil, f
-		}
 		var b Block
 		const hash, local = 1, 2
 		has := 0
-		for range k {
-			key, f := r.text()
-			if f != "" {
-				return nil, f
-			}
+		f := r.fields(func(key []byte) (f fault) {
 			switch string(key) {
 			case "block_hash":
 				b.Hash, f = r.u64()
@@ -508,9 +480,10 @@ func (d *RouterEventDecoder) readBlocks() ([]Block, fault) {
 			default:
 				f = r.skip()
 			}
-			if f != "" {
-				return nil, f
-			}
+			return f
+		})
+		if f != "" {
+			return nil, f
 		}
 		if has != hash|local {
 			return nil, "a block has block_hash and tokens_hash"

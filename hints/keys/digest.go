@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/kvcr-go/kvcr/hints/events"
 )
 
 // Low64 returns what routers know of a vLLM digest: its low 64 bits, the digest
@@ -31,5 +33,5 @@ func MediaHash(identifier string) uint64 {
 // PadToken returns the token that stands for each position of an image where runs
 // of it are rewritten instead of hashed beside the tokens.
 func PadToken(mediaHash uint64) uint32 {
-	return 1_000_000 + uint32(mediaHash&(1<<30-1))
+	return events.PadToken(mediaHash)
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 
@@ -161,24 +160,14 @@ func (c *binaryConn) subscribeOutcomes(s *session, id uint64, payload []byte) er
 		c.status(s, id, err)
 		return nil
 	}
-	sub := &subscription{s: s, id: id}
-	sub.ctx, sub.cancel = context.WithCancel(context.Background())
-	c.subs[id] = sub
-	s.srv.work.Add(1)
-	s.listens.Add(1)
-	go func() {
-		defer s.srv.work.Done()
-		defer s.listens.Add(-1)
-		sub.runOutcomes(r, &first)
-	}()
+	c.begin(s, id, func(sub *subscription) wire.Status { return sub.runOutcomes(r, &first) })
 	return nil
 }
 
 // runOutcomes sends outcomes, after a first frame that has none: a client that has it
 // misses nothing of what it sends hints for from then on.
-func (sub *subscription) runOutcomes(r *hints.OutcomeReader, first *wire.Outcomes) {
+func (sub *subscription) runOutcomes(r *hints.OutcomeReader, first *wire.Outcomes) wire.Status {
 	defer r.Close()
-	st := wire.StatusAborted
 	gap := false
 	lost := sub.s.post(first.Append(nil, sub.id), eventsAhead, sub.stopped)
 	for lost == nil {
@@ -187,19 +176,15 @@ func (sub *subscription) runOutcomes(r *hints.OutcomeReader, first *wire.Outcome
 			gap = true
 			continue
 		}
-		if err != nil {
-			if errors.Is(err, hints.ErrClosed) {
-				st = wire.StatusClosed
-			}
-			break
+		if errors.Is(err, hints.ErrClosed) {
+			return wire.StatusClosed
 		}
-		if sub.outcome(&o, first.Epoch, gap) != nil {
-			break
+		if err == nil {
+			err = sub.outcome(&o, first.Epoch, gap)
 		}
-		gap = false
+		lost, gap = err, false
 	}
-	never := func() bool { return false }
-	_ = sub.s.post((&wire.StatusReply{Status: st}).Append(nil, sub.id), 1<<62, never)
+	return wire.StatusAborted
 }
 
 // outcome sends one outcome; one of very many blocks in several.

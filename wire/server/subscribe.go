@@ -45,6 +45,13 @@ func (c *binaryConn) subscribe(s *session, id uint64, payload []byte) error {
 		c.status(s, id, err)
 		return nil
 	}
+	namespace := c.namespace
+	c.begin(s, id, func(sub *subscription) wire.Status { return sub.run(source, namespace) })
+	return nil
+}
+
+// begin has a goroutine run a subscription, which ends with the status that run returns.
+func (c *binaryConn) begin(s *session, id uint64, run func(*subscription) wire.Status) {
 	sub := &subscription{s: s, id: id}
 	sub.ctx, sub.cancel = context.WithCancel(context.Background())
 	c.subs[id] = sub
@@ -53,9 +60,11 @@ func (c *binaryConn) subscribe(s *session, id uint64, payload []byte) error {
 	go func() {
 		defer s.srv.work.Done()
 		defer s.listens.Add(-1)
-		sub.run(source, c.namespace)
+		last := wire.StatusReply{Status: run(sub)}
+		// Nobody can cancel this: the last word is owed.
+		never := func() bool { return false }
+		_ = s.post(last.Append(nil, id), 1<<62, never)
 	}()
-	return nil
 }
 
 // stop ends the subscription; it says so to the client.
@@ -68,10 +77,9 @@ func (sub *subscription) stop() {
 
 func (sub *subscription) stopped() bool { return sub.ctx.Err() != nil }
 
-func (sub *subscription) run(source *kvcr.Subscription, namespace string) {
+func (sub *subscription) run(source *kvcr.Subscription, namespace string) wire.Status {
 	defer source.Close()
 	epoch := xxhash.Sum64String(sub.s.srv.opt.Engine.Epoch())
-	st := wire.StatusAborted
 	for {
 		err := sub.snapshot(source, namespace, epoch)
 		if err == nil {
@@ -81,13 +89,10 @@ func (sub *subscription) run(source *kvcr.Subscription, namespace string) {
 			continue
 		}
 		if errors.Is(err, kvcr.ErrClosed) {
-			st = wire.StatusClosed
+			return wire.StatusClosed
 		}
-		break
+		return wire.StatusAborted
 	}
-	// Nobody can cancel this: the last word is owed.
-	never := func() bool { return false }
-	_ = sub.s.post((&wire.StatusReply{Status: st}).Append(nil, sub.id), 1<<62, never)
 }
 
 // frame sends one frame.
