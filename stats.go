@@ -147,24 +147,18 @@ func (e *Engine) MaxValue(namespace string) int {
 // Claims counts the claims that readers hold now: 0 when every View has been
 // released. It visits every block.
 func (e *Engine) Claims() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.state == gone {
-		return 0
-	}
-	n := 0
-	for _, ns := range e.list {
-		for _, p := range ns.parts {
-			n += p.Claims()
-		}
-	}
-	return n
+	return e.sum(func(p *part) int { return p.Claims() })
 }
 
 // Reservations counts the blocks that are being written now: reserved, and neither
 // stored nor given back, those that come from other nodes included. It visits every
 // block, and is exact while nothing is written.
 func (e *Engine) Reservations() int {
+	return max(0, e.sum(func(p *part) int { return p.Reserved() - p.InMagazines() }))
+}
+
+// sum adds up a count of every shard: 0 once the memory is gone.
+func (e *Engine) sum(of func(*part) int) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.state == gone {
@@ -173,10 +167,10 @@ func (e *Engine) Reservations() int {
 	n := 0
 	for _, ns := range e.list {
 		for _, p := range ns.parts {
-			n += p.Reserved() - p.InMagazines()
+			n += of(p)
 		}
 	}
-	return max(0, n)
+	return n
 }
 
 // MemoryPlan says what the engine reserved and what Go's soft memory limit
