@@ -50,6 +50,13 @@ func TestEnds(t *testing.T) {
 			n.ends.sent("m/a")
 			n.ends.answered("m/a", true)
 		}, 0, ""},
+		{"no end, and the process was being ended", func(n *node) {
+			n.up.Store(false)
+			n.life.Add(1)
+			n.ends.sent("m/a")
+			n.ends.answered("m/a", true)
+			n.up.Store(true)
+		}, 0, ""},
 		{"two ends", func(n *node) { n.ends.sent("m/a"); end(n, "m/a"); end(n, "m/a") }, 0, noEnd},
 		{"rejected", func(n *node) { n.ends.sent("m/a"); n.ends.answered("m/a", false) }, 0, ""},
 		{"rejected after its end", func(n *node) { n.ends.sent("m/a"); end(n, "m/a"); n.ends.answered("m/a", false) }, 0, noEnd},
@@ -335,5 +342,27 @@ func TestViolationsError(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("lacks %q: %s", want, text)
 		}
+	}
+}
+
+// Of a snapshot that was cut off nothing is left in the one that follows.
+func TestMirrorAfterCutSnapshot(t *testing.T) {
+	m := mirror{}
+	stored := func(key string) wire.Event {
+		return wire.Event{Kind: wire.EventStored, Key: []byte(key), Size: 1}
+	}
+	for _, frames := range [][]wire.Events{
+		{{Epoch: 1, FirstSequence: 5, Snapshot: true, Events: []wire.Event{stored("gone")}}}, // and no more
+		{{Epoch: 1, FirstSequence: 7, Snapshot: true, Events: []wire.Event{stored("here")}}, {Epoch: 1, FirstSequence: 8}},
+	} {
+		m.again()
+		for i := range frames {
+			if err := m.apply(&frames[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if what := m.differs(map[string]uint64{"here": 1}); what != "" {
+		t.Errorf("the mirror %s", what)
 	}
 }

@@ -47,9 +47,11 @@ func (e *ends) init(r *run, n *node) {
 
 func nameOf(message, id string) string { return message + "/" + id }
 
-// sent notes an action before it is sent.
+// sent notes an action before it is sent. A process that is being ended may accept it
+// still.
 func (e *ends) sent(name string) {
-	a := &action{life: e.node.life.Load(), excused: !e.listening.Load()}
+	a := &action{life: e.node.life.Load()}
+	a.excused = !e.node.up.Load() || !e.listening.Load()
 	e.mu.Lock()
 	e.actions[name] = a
 	if e.count++; e.count%keptEnds == 0 { // of lives before the last one nothing comes any more

@@ -55,10 +55,8 @@ type mirror struct {
 // listen follows the node until ctx ends.
 func (m *mirror) listen(ctx context.Context, r *run, rng *rand.Rand) {
 	r.follow(ctx, m.node, "inventory", func(cl *client.Client) error {
-		m.mu.Lock()
-		s, err := cl.Subscribe(ctx, m.epoch, m.last)
-		m.whole = false
-		m.mu.Unlock()
+		epoch, last := m.again()
+		s, err := cl.Subscribe(ctx, epoch, last)
 		if err != nil {
 			return err
 		}
@@ -80,6 +78,15 @@ func (m *mirror) listen(ctx context.Context, r *run, rng *rand.Rand) {
 			}
 		}
 	})
+}
+
+// again is where a new subscription begins. What is left of a snapshot that was cut off
+// does not come any more.
+func (m *mirror) again() (epoch, sequence uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.whole, m.coming = false, nil
+	return m.epoch, m.last
 }
 
 // apply takes a frame.

@@ -56,7 +56,8 @@ const (
 )
 
 // newNode chooses addresses and makes the relays. host is a loopback address that
-// nobody else has, so that nobody takes a port while its node is dead.
+// nobody else has, no other node either, so that nobody takes a port while its node is
+// dead.
 func newNode(r *run, index int, host, kind string) (*node, error) {
 	n := &node{index: index, run: r, log: filepath.Join(r.dir, fmt.Sprintf("node-%d-%s.log", index, kind)), socket: filepath.Join(r.dir, fmt.Sprintf("%d.sock", index))}
 	for _, to := range []*string{&n.binary, &n.resp, &n.http, &n.peers, &n.events, &n.replay} {
@@ -64,8 +65,8 @@ func newNode(r *run, index int, host, kind string) (*node, error) {
 		if err != nil {
 			return nil, err
 		}
+		defer ln.Close() // not before all are chosen, so that each is another
 		*to = ln.Addr().String()
-		ln.Close()
 	}
 	n.args = []string{"serve", "--capacity", strconv.Itoa(r.o.capacity), "--kind", kind, "--mean-value", "16KiB", "--prefault", "true", "--backing", "memfd",
 		"--listen", n.binary + ",unix:" + n.socket, "--resp", n.resp, "--http", n.http, "--drain-timeout", drainTime.String(), "--log-level", "warn",
@@ -221,8 +222,8 @@ func (n *node) end(sig syscall.Signal) (exited chan struct{}) {
 	}
 	if !n.ending {
 		n.ending = true
+		n.up.Store(false) // first: whoever sees the next life sees that it has not begun
 		n.life.Add(1)
-		n.up.Store(false)
 	}
 	_ = n.cmd.Process.Signal(sig) // it may be dead already
 	return n.exited

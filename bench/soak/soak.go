@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -213,7 +214,7 @@ func (r *run) soak(ctx context.Context, d time.Duration) (err error) {
 	}
 	r.bad.Store(false)
 	r.shaken.Store(false)
-	host := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(250), 1+rand.IntN(250), 1+rand.IntN(250))
+	hosts := fmt.Sprintf("127.%d.%d.", 1+rand.IntN(250), 1+rand.IntN(250))
 	defer func() {
 		for _, n := range r.nodes {
 			n.stop()
@@ -225,7 +226,7 @@ func (r *run) soak(ctx context.Context, d time.Duration) (err error) {
 	}()
 	for i := range r.o.Nodes {
 		r.o.Progress(fmt.Sprintf("%s: node %d starts", r.kind, i))
-		n, err := newNode(r, i, host, r.kind)
+		n, err := newNode(r, i, hosts+strconv.Itoa(1+i), r.kind)
 		if n != nil {
 			r.nodes = append(r.nodes, n)
 		}
