@@ -168,7 +168,12 @@ func (n *Node) close() error {
 	if n.routing != nil {
 		errs = append(errs, n.routing.close())
 	}
-	return errors.Join(append(errs, n.engine.Close())...)
+	err := n.engine.Close()
+	if n.server != nil {
+		n.server.EndClaims() // now that nothing is written any more
+		err = n.engine.Close()
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // source shows the node to its pages.

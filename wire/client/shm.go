@@ -40,8 +40,8 @@ func (e *InUseError) Is(target error) bool { return target == ErrInUse }
 // goroutines may use it. It has a connection of its own, which is not made again:
 // when it is lost, calls fail with ErrLost, and Attach makes another Shared.
 //
-// Views outlive the connection: the node keeps their bytes as they are until this
-// process ends or it shuts down. So a process that loses connections with views
+// Views outlive the connection, and the node: their bytes stay as they are until they
+// are released or this process ends. So a process that loses connections with views
 // out costs the node memory as long as it lives.
 //
 // The memory is not there in a child process that is forked.

@@ -174,7 +174,7 @@ type listener struct {
 }
 
 // Start listens and serves. The caller must Shutdown the server before it closes
-// the engine.
+// the engine, and afterwards call EndClaims.
 func Start(opt Options) (_ *Server, err error) {
 	opt.withDefaults()
 	namespaces := opt.Engine.Namespaces()
@@ -497,7 +497,8 @@ func (s *Server) snapshot(namespace string) (keys [][]byte, err error) {
 }
 
 // Shutdown stops accepting, lets sessions deliver what they owe until ctx ends,
-// and closes them. It returns ctx's error when some had to be cut off.
+// and closes them. It returns ctx's error when some had to be cut off. Blocks that
+// processes on this host read in place stay claimed: see EndClaims.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	if s.draining {
@@ -516,7 +517,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	s.cutOffAll() // a last turn may have left something to write
 	s.work.Wait()
-	s.sharing.close()
+	s.sharing.shut()
 	s.ttl.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -532,6 +533,12 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	return err
 }
+
+// EndClaims ends the claims of processes on this host that still read blocks in place
+// after Shutdown. Call it when the engine is closed: then nothing writes to their memory
+// any more, so that they read what they have claimed for as long as they live. The
+// engine's first Close says that these Views are out, one after EndClaims no longer.
+func (s *Server) EndClaims() { s.sharing.forget() }
 
 func (s *Server) cutOffAll() {
 	s.mu.Lock()

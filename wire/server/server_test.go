@@ -43,6 +43,7 @@ func startWith(t *testing.T, cfg kvcr.Config, edit func(*Options)) *Server {
 		if err := s.Shutdown(ctx); err != nil {
 			t.Errorf("Shutdown: %v", err)
 		}
+		s.EndClaims()
 		if n := e.Claims(); n != 0 {
 			t.Errorf("%d claims left", n)
 		}

@@ -20,8 +20,8 @@ import (
 //	P1  a process is waited for from the moment on when it attaches, when a failure
 //	    can still be answered, as long as it is in known
 //	P2  it leaves known when conns == 0 and it has no claims
-//	P3  claims end by leave or ended, once the process has ended, or by close; no
-//	    other way
+//	P3  claims end by leave or ended, once the process has ended, or by forget, once
+//	    nothing writes to the memory any more; no other way
 //
 // The zero sharing is ready.
 type sharing struct {
@@ -95,7 +95,7 @@ func (sh *sharing) leave(p *process, claims map[uint64]kvcr.View) {
 	sh.conns--
 	var over []kvcr.View
 	for _, v := range claims {
-		if p.dead || sh.closed {
+		if p.dead {
 			over = append(over, v)
 		} else {
 			p.claims = append(p.claims, v)
@@ -143,11 +143,20 @@ func (sh *sharing) ended(p *process) {
 	release(over)
 }
 
-// close ends all claims that wait, so that the engine can be closed, and stops
-// watching.
-func (sh *sharing) close() {
+// shut lets nobody in any more. Claims of processes that live stay.
+func (sh *sharing) shut() {
 	sh.mu.Lock()
 	sh.closed = true
+	idle := sh.waiting == 0
+	sh.mu.Unlock()
+	if idle {
+		sh.ends.Close()
+	}
+}
+
+// forget ends the claims that stayed, and stops watching.
+func (sh *sharing) forget() {
+	sh.mu.Lock()
 	var over []kvcr.View
 	for p := range sh.known {
 		over = append(over, p.claims...)

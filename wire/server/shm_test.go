@@ -1217,27 +1217,48 @@ func TestSharedDeath(t *testing.T) {
 	living.expect("same: true")
 }
 
-// The engine can be closed though a client that lives has left claims behind.
+// What a client that lives has claimed stays claimed until the engine has closed, so
+// that nothing which still runs then, such as a fetch from another node, writes to it.
 func TestSharedShutdown(t *testing.T) {
 	s, path := startShared(t, sharedNamespace, nil)
 	childSets(t, s)
-	c := startChild(t, self(t), "views", path, nil)
-	c.expect("attached")
-	c.tell("close")
-	c.expect("closed")
-	eventually(t, "the claims wait", func() bool { return s.Stats().Shared.HeldForDead == childKeys })
+	e := s.opt.Engine
+	late, err := e.Handle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	for _, leave := range []string{"by itself", "cut off"} {
+		c := startChild(t, self(t), "views", path, nil)
+		c.expect("attached")
+		if leave == "by itself" {
+			c.tell("close")
+			c.expect("closed")
+			eventually(t, "the claims wait", func() bool { return s.Stats().Shared.HeldForDead == childKeys })
+		}
+		defer func() {
+			// Its mapping outlives ours: reading is no fault.
+			c.tell("check")
+			c.expect("same: true")
+		}()
+	}
 	if err := s.Shutdown(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	if n := s.opt.Engine.Claims(); n != 0 {
-		t.Errorf("%d claims after Shutdown", n)
+	if n := e.Claims(); n != 2*childKeys {
+		t.Errorf("%d claims after Shutdown, want %d", n, 2*childKeys)
 	}
-	if err := s.opt.Engine.Close(); err != nil {
+	for i := range 64 { // many times what the memory holds
+		_ = late.Set([]byte{'z', byte(i)}, make([]byte, 1<<20)) // some find no room
+	}
+	var busy *kvcr.BusyError
+	if err := e.Close(); !errors.As(err, &busy) || busy.Views != 2*childKeys {
+		t.Errorf("Close while claims are out: %v", err)
+	}
+	s.EndClaims()
+	if err := e.Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}
-	// Its mapping outlives ours: reading is no fault.
-	c.tell("check")
-	c.expect("same: true")
 }
 
 // A client that writes to what it may only read is the one that dies.
