@@ -75,6 +75,9 @@ func newNode(r *run, index int, host, kind string) (*node, error) {
 	if kind == kindFlat { // few, so that the largest values fit one
 		n.args = append(n.args, "--shards", "2")
 	}
+	if kind == kindChained {
+		n.args = append(n.args, "--pair-suffixes", strings.Join(pairSuffixes[:], ","))
+	}
 	// The last node has no memory in common with its peers.
 	if index == r.o.Nodes-1 {
 		n.args = append(n.args, "--peer-routes", lastRoutes)

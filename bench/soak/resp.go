@@ -52,6 +52,9 @@ func (w *respWorker) work(ctx context.Context) {
 		for range n {
 			qs = append(qs, w.question(busy))
 		}
+		if len(w.run.pairs) > 0 && w.rng.IntN(4) == 0 {
+			qs = append(qs, w.pair()...)
+		}
 		w.send(qs)
 		if w.rng.IntN(100) == 0 {
 			w.hangUp()
@@ -108,10 +111,12 @@ func (w *respWorker) question(busy map[*cell]bool) question {
 		return question{"resp get", args("GET", c.key), func(a *respReply) {
 			w.value("GET", a, func(v []byte) { w.sawCell("GET", c, l, v) })
 		}}
-	case x < 50:
+	case x < 46:
 		if q, ok := w.set(busy); ok {
 			return q
 		}
+	case x < 50:
+		return w.mset(busy)
 	case x < 55:
 		c := w.own()
 		if !busy[c] {
@@ -201,6 +206,50 @@ func (w *respWorker) set(busy map[*cell]bool) (question, bool) {
 			w.odd("SET", a)
 		}
 	}}, true
+}
+
+// mset writes several cells. An error says nothing about any of them.
+func (w *respWorker) mset(busy map[*cell]bool) question {
+	ask := args("MSET")
+	var cells []*cell
+	var versions []uint32
+	for range 4 {
+		if c := w.own(); !busy[c] {
+			busy[c] = true
+			cells, versions = append(cells, c), append(versions, c.begin())
+			ask = append(ask, c.key, appendValue(nil, c.id, versions[len(versions)-1]))
+		}
+	}
+	if len(cells) == 0 {
+		return question{"resp ping", args("PING"), func(a *respReply) { w.is("PING", a, '+') }}
+	}
+	return question{"resp mset", ask, func(a *respReply) {
+		if w.is("MSET", a, '+') {
+			for i, c := range cells {
+				c.stored(versions[i], 0)
+			}
+		}
+	}}
+}
+
+// pair does something with one of the pairs: its parts are written in two SETs, mostly
+// both, and read.
+func (w *respWorker) pair() (qs []question) {
+	p := w.run.pairs[w.rng.IntN(len(w.run.pairs))]
+	x := w.rng.IntN(100)
+	for i, b := range p {
+		switch {
+		case x < 30, x < 40 && i == 0:
+			qs = append(qs, question{"resp set of a pair", args("SET", b.key, appendValue(nil, b.id, 0)), func(a *respReply) { w.is("SET", a, '+') }})
+		case x < 45 && i == 1:
+			qs = append(qs, question{"resp del of a pair", args("DEL", b.key), func(a *respReply) { w.number("DEL", a, 1) }})
+		default:
+			qs = append(qs, question{"resp get of a pair", args("GET", b.key), func(a *respReply) {
+				w.value("GET", a, func(v []byte) { w.saw("GET", b, v) })
+			}})
+		}
+	}
+	return qs
 }
 
 // refusal reports whether an answer is one of a full cache, and an error that is none.

@@ -87,6 +87,21 @@ func (r *run) readAll(ctx context.Context, n *node, w *worker) (map[string]uint6
 			known[string(b.key)] = true
 		}
 	}
+	for _, p := range r.pairs {
+		there := 0
+		for _, b := range p {
+			if _, ok := have[string(b.key)]; ok {
+				there++
+			}
+			if err := get(b.key, func(got []byte) { w.saw("get", b, got) }); err != nil {
+				return nil, err
+			}
+			known[string(b.key)], known[waiting+string(b.key)] = true, true
+		}
+		if there == 1 {
+			r.trouble.add(wrongList, n.name(), "it has one part alone of the pair of %s", p[0].key)
+		}
+	}
 	for k := range have {
 		if !known[k] {
 			r.trouble.add(wrongList, n.name(), "it has the key %q, which nobody has written", k)

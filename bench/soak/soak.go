@@ -137,6 +137,7 @@ type run struct {
 
 	nodes  []*node
 	chains []*chain
+	pairs  [][2]*block // none in flat namespaces
 	names  names
 
 	trouble trouble
@@ -192,7 +193,7 @@ func Run(ctx context.Context, o Options) (*bench.Report, error) {
 	if o.Sabotage.Goroutine {
 		go func() { <-ctx.Done() }()
 	}
-	r.chains, r.nodes, r.names = nil, nil, nil
+	r.chains, r.pairs, r.nodes, r.names = nil, nil, nil, nil
 	end, errLevels := r.ownSettled(base)
 	r.looked = append(r.looked, looked{"", "this process", base, end, true})
 	r.report(rep)
@@ -210,6 +211,14 @@ func (r *run) soak(ctx context.Context, d time.Duration) (err error) {
 	for _, c := range r.chains {
 		for _, b := range c.blocks {
 			r.names[b.id] = fmt.Sprintf("block %x", b.hash)
+		}
+	}
+	if r.pairs = nil; r.kind == kindChained {
+		r.pairs = newPairs()
+	}
+	for _, p := range r.pairs {
+		for _, b := range p {
+			r.names[b.id] = string(b.key)
 		}
 	}
 	r.bad.Store(false)
@@ -354,17 +363,20 @@ func (r *run) workers(rng *rand.Rand) (all []someone) {
 			func(w worker) someone { return &respWorker{worker: w} },
 			func(w worker) someone { return &sharedWorker{worker: w} },
 			func(w worker) someone { return &binaryWorker{worker: w} },
+			func(w worker) someone { return &respWorker{worker: w} },
 			func(w worker) someone { return &hintWorker{worker: w} },
 			func(w worker) someone { return &slowWorker{respWorker{worker: w}} },
 			func(w worker) someone { return &vanishWorker{worker: w} },
 			func(w worker) someone { return &scraper{worker: w} },
 		}
-		kinds := []string{"binary client", "RESP client", "shared-memory client", "second binary client", "router", "slow reader", "vanishing client", "scraper"}
-		const writers = 4 // the first of them
+		kinds := []string{"binary client", "RESP client", "shared-memory client", "second binary client", "second RESP client", "router", "slow reader", "vanishing client", "scraper"}
+		const writers = 5 // the first of them
 		per := cellsOfNode / writers
 		for i, make := range makers {
 			w := worker{run: r, node: n, name: kinds[i], rng: rand.New(rand.NewPCG(rng.Uint64(), uint64(i)))}
-			w.cells = n.cells[i%writers*per : (i%writers+1)*per]
+			if i < writers {
+				w.cells = n.cells[i*per : (i+1)*per]
+			}
 			all = append(all, make(w))
 		}
 	}

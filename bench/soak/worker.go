@@ -124,7 +124,7 @@ func (w *worker) saw(how string, b *block, got []byte) {
 	w.scratch = scratch
 	w.run.bytes.Add(int64(len(got)))
 	if wrong > 0 || version != 0 {
-		w.run.wrong(w.where(), "%s of block %x: %d of %d bytes are wrong (version %d)%s", how, b.hash, wrong, len(got), version, w.whose(got))
+		w.run.wrong(w.where(), "%s of %s: %d of %d bytes are wrong (version %d)%s", how, w.run.names[b.id], wrong, len(got), version, w.whose(got))
 	}
 }
 

@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"fmt"
 	"math/rand/v2"
 
 	"github.com/kvcr-go/kvcr/hints/keys"
@@ -13,8 +14,29 @@ const (
 	// Together the blocks are about one and a half times what a node holds.
 	chainCount  = 64
 	chainBlocks = 16
-	cellsOfNode = 96
+	cellsOfNode = 100
+	// pairCount pairs of RESP keys live and die together, in chained namespaces.
+	pairCount = 24
 )
+
+// pairSuffixes are those of LMCache's keys.
+var pairSuffixes = [2]string{"metadata", "kv_bytes"}
+
+// waiting is what keys of parts begin with whose partner has not come.
+const waiting = "\x00pair\x00"
+
+// newPairs makes the pairs: content follows from the key.
+func newPairs() (pairs [][2]*block) {
+	for i := range pairCount {
+		var p [2]*block
+		for j, suffix := range pairSuffixes {
+			p[j] = &block{key: fmt.Appendf(nil, "pair/%03d/%s", i, suffix)}
+			p[j].id = idOf(p[j].key)
+		}
+		pairs = append(pairs, p)
+	}
+	return pairs
+}
 
 // block is one block of a prompt: its content follows from its key.
 type block struct {
