@@ -37,6 +37,7 @@ func (e *env) configFile(flag string) string {
 
 type cli struct {
 	Serve        serveCmd        `cmd:"" help:"Run a node: RESP, binary protocol, status page."`
+	Try          tryCmd          `cmd:"" help:"Store a block in a node, read it back, compare every byte."`
 	Get          getCmd          `cmd:"" help:"Read a value from a node."`
 	Set          setCmd          `cmd:"" help:"Write a value to a node."`
 	Del          delCmd          `cmd:"" help:"Delete keys of a node."`

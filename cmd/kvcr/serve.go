@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 
 	"github.com/kvcr-go/kvcr/node"
@@ -76,4 +77,29 @@ func (c *serveCmd) announce(e *env, n *node.Node, nc *node.Config) {
 			e.printf("  %-7s %s\n", l[0], l[1])
 		}
 	}
+	if len(binary) > 0 {
+		e.printf("  %-7s %s\n", "next", nextCommand(binary[0], nc.Settings))
+	}
+}
+
+// nextCommand is what to type in another terminal.
+func nextCommand(a net.Addr, settings []web.Setting) string {
+	words := []string{os.Args[0], "try"}
+	if at := dialable(a); at != defaultNode {
+		words = append(words, "--addr", at)
+	}
+	for _, s := range settings {
+		if s.Name == "secret-file" && s.Value != "" {
+			words = append(words, "--secret-file", s.Value)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// dialable writes a bound address as the client commands take it.
+func dialable(a net.Addr) string {
+	if a.Network() == "unix" {
+		return "unix:" + a.String()
+	}
+	return a.String()
 }
