@@ -69,6 +69,22 @@ func main() {
 	os.Exit(run(&env{ctx, os.Stdout, os.Stderr, os.Environ()}, os.Args[1:]))
 }
 
+// newParser knows the commands and their flags. end is called after --help.
+func newParser(e *env, args []string, end func(code int)) *kong.Kong {
+	var c cli
+	parser, err := kong.New(&c,
+		kong.Name("kvcr"),
+		kong.Description("KVCR keeps KV-cache blocks in reserved memory and lends them without copying."),
+		kong.Writers(e.stdout, e.stderr),
+		kong.Exit(end),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Bind(e, commandLine(args)))
+	if err != nil {
+		panic(err) // the command tree is wrong: ours
+	}
+	return parser
+}
+
 // run parses and executes one command line and returns the exit code.
 func run(e *env, args []string) (code int) {
 	type exit int
@@ -78,17 +94,7 @@ func run(e *env, args []string) (code int) {
 			code = int(x)
 		}
 	}()
-	var c cli
-	parser, err := kong.New(&c,
-		kong.Name("kvcr"),
-		kong.Description("KVCR keeps KV-cache blocks in reserved memory and lends them without copying."),
-		kong.Writers(e.stdout, e.stderr),
-		kong.Exit(func(n int) { panic(exit(n)) }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Bind(e, commandLine(args)))
-	if err != nil {
-		panic(err) // the command tree is wrong: ours
-	}
+	parser := newParser(e, args, func(n int) { panic(exit(n)) })
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
