@@ -1,11 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/kvcr-go/kvcr/node"
 	"github.com/kvcr-go/kvcr/node/web"
@@ -32,6 +34,9 @@ func (c *serveCmd) Run(e *env) error {
 		nc.Settings = append(nc.Settings, web.Setting{Name: v.Name, Value: v.Value, Source: v.Source})
 	}
 	n, err := node.Start(nc)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w: another node may run there (%s try asks it); other addresses are given with --resp, --listen, --http and --peer-listen", peerError(err), os.Args[0])
+	}
 	if err != nil {
 		return peerError(err)
 	}

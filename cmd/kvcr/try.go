@@ -122,7 +122,12 @@ func timedGet(ctx context.Context, cl cache, key []byte) (took time.Duration, va
 }
 
 // rounded leaves the digits that mean something.
-func rounded(d time.Duration) time.Duration { return d.Round(time.Microsecond) }
+func rounded(d time.Duration) time.Duration {
+	if d > 10*time.Millisecond {
+		return d.Round(100 * time.Microsecond)
+	}
+	return d.Round(time.Microsecond)
+}
 
 func countsOf(ctx context.Context, cl cache) (n nodeCounts, err error) {
 	raw, err := cl.Stats(ctx)

@@ -124,6 +124,26 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
+// A second node at the same addresses says what may be there.
+func TestServeWhereAnotherDoes(t *testing.T) {
+	resp, binary, status := serving(t)
+	free := map[string]string{"resp": "127.0.0.1:0", "listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
+	page := strings.TrimSuffix(strings.TrimPrefix(status, "http://"), "/")
+	for flag, taken := range map[string]string{"resp": resp, "listen": binary, "http": page} {
+		args := []string{"serve", "--capacity", "8MiB"}
+		for f, addr := range free {
+			if f == flag {
+				addr = taken
+			}
+			args = append(args, "--"+f, addr)
+		}
+		_, errs, code := kvcrCmd(t, args...)
+		if code != 1 || !strings.Contains(errs, taken) || !strings.Contains(errs, "another node may run there") || !strings.Contains(errs, "--"+flag) {
+			t.Errorf("%s: %d %s", flag, code, errs)
+		}
+	}
+}
+
 // What serve says to type next names the node, unless it is where clients look
 // anyway.
 func TestNextCommand(t *testing.T) {
