@@ -1,4 +1,5 @@
-# KVCR: `make run` shows the main job, `make test` runs every test.
+# KVCR: `make serve` runs a node, `make run` shows the main job, `make test` runs
+# every test.
 #
 # Needed first: Go, make and git. Everything else comes with the Go modules.
 
@@ -9,13 +10,19 @@ TRACE   ?= $(firstword $(wildcard ../shared/traces/conversation_trace.jsonl) gen
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X main.version=$(VERSION)
 
-.PHONY: all build run test unit tools race check ucx fuzz bench lint clean
+.PHONY: all build serve run test unit tools race check ucx fuzz bench lint clean
 
 all: build
 
 build:
 	@mkdir -p $(OUT)
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(OUT)/kvcr ./cmd/kvcr
+
+# A node in this terminal, until Ctrl-C. It says what to type in another one.
+# SERVE has its flags: make serve SERVE='--capacity 8GiB'.
+SERVE ?=
+serve: build
+	@exec $(OUT)/kvcr serve $(SERVE)
 
 # The main job: a trace through the engine, every byte checked; then a node, loaded
 # through real clients; then two processes that exchange blocks; then three nodes and

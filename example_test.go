@@ -34,7 +34,7 @@ func Example() {
 	// Output: hello
 }
 
-// The program of the README's "Between machines", both machines in one process.
+// The program of docs/PEERS.md, both machines in one process.
 func ExampleHandle_FetchFrom() {
 	namespaces := []kvcr.Namespace{{
 		Name:  "llama-70b/rank0",
@@ -110,7 +110,7 @@ func ExampleHandle_FetchFrom() {
 	// miss
 }
 
-// The program of the README's "Hints": a router has told where blocks of a request are,
+// The program of docs/HINTS.md: a router has told where blocks of a request are,
 // and orders others to be moved.
 func ExampleEngine_SubmitHint() {
 	recipe := keys.Recipe{Style: "dynamo", Hash: "xxh3", Seed: "1337", BlockSize: 64}
@@ -199,7 +199,7 @@ func ExampleEngine_SubmitHint() {
 	// a2 2 moved
 }
 
-// Blocks of a chain: what is there of a prompt's prefix is claimed, the rest is
+// The program of docs/ENGINE.md, blocks of a chain: what is there of a prompt's prefix is claimed, the rest is
 // computed and deposited under it.
 func ExampleHandle_Prefix() {
 	e, err := kvcr.Open(kvcr.Config{

@@ -107,20 +107,27 @@ func Start(cfg Config) (n *Node, err error) {
 		}
 		n.routing, describe, hinted, router = rt, rt.describe, rt.namespace, rt.totals
 	}
+	var page *web.Server // bound before clients come, so that they can be told where it is
+	var pageURL string
+	if cfg.HTTP != "" {
+		page, err = web.New(web.Options{Addr: cfg.HTTP, Source: source{n}, Debug: cfg.Debug, Public: cfg.HTTPPublic, Log: cfg.Log})
+		if err != nil {
+			return n, err
+		}
+		pageURL = "http://" + page.Addr().String() + "/"
+	}
 	n.server, err = server.Start(server.Options{
-		Describe: describe, Hinted: hinted, Router: router,
+		Describe: describe, Hinted: hinted, Router: router, Page: pageURL,
 		Engine: n.engine, RESP: cfg.RESP, Binary: cfg.Binary, Public: cfg.Public, Password: cfg.Password, Secret: cfg.Secret,
 		AllowFlush: cfg.AllowFlush, PairSuffixes: cfg.PairSuffixes, Layouts: layouts(cfg.Engine), Loops: cfg.Loops, MaxConns: cfg.MaxConns, OutboundCap: cfg.OutboundCap, StagingCap: cfg.StagingCap, StagingTotal: cfg.StagingTotal,
 		HandshakeTimeout: cfg.HandshakeTimeout, IdleTimeout: cfg.IdleTimeout, WriteTimeout: cfg.WriteTimeout, Log: cfg.Log,
 	})
-	if err != nil {
+	if page == nil {
 		return n, err
 	}
-	if cfg.HTTP == "" {
-		return n, nil
-	}
-	n.web, err = web.New(web.Options{Addr: cfg.HTTP, Source: source{n}, Debug: cfg.Debug, Public: cfg.HTTPPublic, Log: cfg.Log})
+	n.web = page // it asks n.server, and without one is only closed
 	if err != nil {
+		n.served <- nil
 		return n, err
 	}
 	go func() { n.served <- n.web.Serve() }()

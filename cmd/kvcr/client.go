@@ -8,11 +8,16 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/kvcr-go/kvcr/wire"
 	"github.com/kvcr-go/kvcr/wire/client"
 )
+
+// defaultNode is where kvcr serve listens, and client commands ask, unless told
+// otherwise.
+const defaultNode = "127.0.0.1:7370"
 
 // nodeAddr is how the client commands reach a node.
 type nodeAddr struct {
@@ -31,6 +36,10 @@ func (a *nodeAddr) with(e *env, f func(ctx context.Context, c *client.Client) er
 	ctx, cancel := context.WithTimeout(e.ctx, a.Timeout)
 	defer cancel()
 	c, err := client.Dial(ctx, client.Options{Addr: a.Addr, Namespace: a.Namespace, Name: "kvcr " + versionText(), Secret: key})
+	var nobody syscall.Errno
+	if errors.As(err, &nobody) && (nobody == syscall.ECONNREFUSED || nobody == syscall.ENOENT) {
+		return fmt.Errorf("no node listens at %s (%w): start one with %s serve, or name another with --addr or KVCR_NODE", a.Addr, nobody, os.Args[0])
+	}
 	if err != nil {
 		return err
 	}

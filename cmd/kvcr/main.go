@@ -37,6 +37,7 @@ func (e *env) configFile(flag string) string {
 
 type cli struct {
 	Serve        serveCmd        `cmd:"" help:"Run a node: RESP, binary protocol, status page."`
+	Try          tryCmd          `cmd:"" help:"Store a block in a node, read it back, compare every byte."`
 	Get          getCmd          `cmd:"" help:"Read a value from a node."`
 	Set          setCmd          `cmd:"" help:"Write a value to a node."`
 	Del          delCmd          `cmd:"" help:"Delete keys of a node."`
@@ -68,6 +69,22 @@ func main() {
 	os.Exit(run(&env{ctx, os.Stdout, os.Stderr, os.Environ()}, os.Args[1:]))
 }
 
+// newParser knows the commands and their flags. end is called after --help.
+func newParser(e *env, args []string, end func(code int)) *kong.Kong {
+	var c cli
+	parser, err := kong.New(&c,
+		kong.Name("kvcr"),
+		kong.Description("KVCR keeps KV-cache blocks in reserved memory and lends them without copying."),
+		kong.Writers(e.stdout, e.stderr),
+		kong.Exit(end),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Bind(e, commandLine(args)))
+	if err != nil {
+		panic(err) // the command tree is wrong: ours
+	}
+	return parser
+}
+
 // run parses and executes one command line and returns the exit code.
 func run(e *env, args []string) (code int) {
 	type exit int
@@ -77,17 +94,7 @@ func run(e *env, args []string) (code int) {
 			code = int(x)
 		}
 	}()
-	var c cli
-	parser, err := kong.New(&c,
-		kong.Name("kvcr"),
-		kong.Description("KVCR keeps KV-cache blocks in reserved memory and lends them without copying."),
-		kong.Writers(e.stdout, e.stderr),
-		kong.Exit(func(n int) { panic(exit(n)) }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Bind(e, commandLine(args)))
-	if err != nil {
-		panic(err) // the command tree is wrong: ours
-	}
+	parser := newParser(e, args, func(n int) { panic(exit(n)) })
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}

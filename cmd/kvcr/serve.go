@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
+	"syscall"
 
 	"github.com/kvcr-go/kvcr/node"
 	"github.com/kvcr-go/kvcr/node/web"
@@ -31,6 +34,9 @@ func (c *serveCmd) Run(e *env) error {
 		nc.Settings = append(nc.Settings, web.Setting{Name: v.Name, Value: v.Value, Source: v.Source})
 	}
 	n, err := node.Start(nc)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w: another node may run there (%s try asks it); other addresses are given with --resp, --listen, --http and --peer-listen", peerError(err), os.Args[0])
+	}
 	if err != nil {
 		return peerError(err)
 	}
@@ -76,4 +82,29 @@ func (c *serveCmd) announce(e *env, n *node.Node, nc *node.Config) {
 			e.printf("  %-7s %s\n", l[0], l[1])
 		}
 	}
+	if len(binary) > 0 {
+		e.printf("  %-7s %s\n", "next", nextCommand(binary[0], nc.Settings))
+	}
+}
+
+// nextCommand is what to type in another terminal.
+func nextCommand(a net.Addr, settings []web.Setting) string {
+	words := []string{os.Args[0], "try"}
+	if at := dialable(a); at != defaultNode {
+		words = append(words, "--addr", at)
+	}
+	for _, s := range settings {
+		if s.Name == "secret-file" && s.Value != "" {
+			words = append(words, "--secret-file", s.Value)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// dialable writes a bound address as the client commands take it.
+func dialable(a net.Addr) string {
+	if a.Network() == "unix" {
+		return "unix:" + a.String()
+	}
+	return a.String()
 }

@@ -272,7 +272,8 @@ func (c *binaryConn) stats(s *session, id uint64) error {
 		Peers  *PeerStats      `json:",omitempty"`
 		Hints  *HintStats      `json:",omitempty"`
 		Router *publish.Totals `json:",omitempty"`
-	}{st, s.srv.statsForClient(), s.srv.peers(), hintStats(st.Hints), nil}
+		Page   string          `json:",omitempty"`
+	}{st, s.srv.statsForClient(), s.srv.peers(), hintStats(st.Hints), nil, s.srv.opt.Page}
 	told.Engine.Hints = nil // by name, below
 	if s.srv.opt.Router != nil {
 		told.Router = s.srv.opt.Router()

@@ -58,6 +58,8 @@ type Options struct {
 	PairSuffixes [2]string
 	// AllowFlush lets RESP clients empty the namespace (FLUSHALL, FLUSHDB).
 	AllowFlush bool
+	// Page is the address of the pages for people, told by STATS; empty: none.
+	Page string
 
 	Loops    int // event loops; default GOMAXPROCS
 	MaxConns int // default 10000
