@@ -992,6 +992,20 @@ func TestReservations(t *testing.T) {
 			if n := e.Reservations(); n != 0 {
 				t.Errorf("%d reservations after all have ended", n)
 			}
+			c, err := h.ReserveDeposit([]byte("c"), 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			st, err := e.Stats()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if st.Counts.Sets != 51 || st.Counts.Deposits != 1 { // those that were committed
+				t.Errorf("%d sets and %d deposits, want 51 and 1", st.Counts.Sets, st.Counts.Deposits)
+			}
 			if err := errors.Join(h.Close(), e.Close()); err != nil {
 				t.Fatal(err)
 			}

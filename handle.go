@@ -263,12 +263,17 @@ func (h *Handle) put(op string, key, value []byte, set bool) error {
 		return &OpError{Op: op, Err: err}
 	}
 	put := shard.Put{Hash: hash, Key: key, Value: value, Shape: shard.Shape{Size: len(value)}, Set: set, Sum: h.ns.sums}
+	h.countPut(set)
+	return opError(op, l.Put(&put, h.takeReads(p)).Reason)
+}
+
+// countPut counts a block that is offered.
+func (h *Handle) countPut(set bool) {
 	if set {
 		own.Add64(&h.hs.counts.sets, 1)
 	} else {
 		own.Add64(&h.hs.counts.deposits, 1)
 	}
-	return opError(op, l.Put(&put, h.takeReads(p)).Reason)
 }
 
 func validKey(key []byte) bool { return len(key) > 0 && len(key) <= MaxKeyBytes }

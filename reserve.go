@@ -103,6 +103,7 @@ func (r *Reservation) commit() (o shard.Outcome, err error) {
 	if err != nil {
 		return o, &OpError{Op: "commit", Err: err}
 	}
+	r.h.countPut(r.put.Set)
 	return l.CommitReserved(r.r, &r.put), nil
 }
 

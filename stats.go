@@ -11,8 +11,8 @@ import (
 type Counts struct {
 	Hits     uint64 // lookups that found their key
 	Misses   uint64
-	Sets     uint64 // calls
-	Deposits uint64 // blocks offered
+	Sets     uint64 // calls, and commits of reservations that store as Set does
+	Deposits uint64 // blocks offered otherwise
 	Deletes  uint64 // calls
 
 	Stored       uint64 // blocks that became resident
