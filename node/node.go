@@ -123,7 +123,7 @@ func Start(cfg Config) (n *Node, err error) {
 	if err != nil {
 		return n, err
 	}
-	go func() { n.served <- n.web.Serve() }()
+	go roleHTTP.Run(func() { n.served <- n.web.Serve() })
 	return n, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvcr-go/kvcr/hints"
+	"github.com/kvcr-go/kvcr/internal/role"
 )
 
 // Block is what a source says of one hash.
@@ -231,7 +232,7 @@ func (x *Executor) wakeLocked(l *lane) {
 	}
 	if x.workers < x.cfg.Sources {
 		x.workers++
-		go x.serve()
+		go roleWork.Run(x.serve)
 	}
 }
 
@@ -240,6 +241,12 @@ func (x *Executor) tidyLocked(l *lane) {
 		delete(x.lanes, l.source)
 	}
 }
+
+// What goroutines of an executor are for, in profiles.
+var (
+	roleWork   = role.New("hint-work")
+	roleReport = role.New("hint-report")
+)
 
 // serve works for the lanes that are ready, until none is.
 func (x *Executor) serve() {

@@ -43,7 +43,7 @@ func (x *Executor) tellLocked(n news) {
 	x.news = append(x.news, n)
 	if !x.telling {
 		x.telling = true
-		go x.tell()
+		go roleReport.Run(x.tell)
 	}
 }
 

@@ -204,7 +204,7 @@ func (c *conn) push() {
 	defer c.mu.Unlock()
 	if c.dead == nil {
 		c.cl.work.Add(1) // not from zero: the reader is there until after fail
-		go c.flush()
+		go roleWriter.Run(c.flush)
 	}
 }
 
