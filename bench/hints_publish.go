@@ -78,7 +78,10 @@ func newPublishing(ctx context.Context, blocks int) (_ *publishing, err error) {
 	}
 	run, cancel := context.WithCancel(ctx)
 	p.stop = cancel
-	go func() { p.ended <- p.p.Run(run, p.e) }()
+	go func() {
+		as(run, rolePublisher)
+		p.ended <- p.p.Run(run, p.e)
+	}()
 	return p, nil
 }
 
