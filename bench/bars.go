@@ -239,6 +239,12 @@ func Judge(rows []Row) (out []Judgement) {
 
 // CountBars says how many bars there are of each outcome, in words.
 func CountBars(all []Judgement) string {
+	if why := noneJudged(all); why != "" {
+		return fmt.Sprintf("%d bars, none judged: %s", len(all), why)
+	}
+	if len(all) == 0 {
+		return "these results tell of no bars"
+	}
 	n := map[Outcome]int{}
 	rough := false
 	for _, j := range all {
@@ -252,8 +258,26 @@ func CountBars(all []Judgement) string {
 	return text
 }
 
-// WriteBars prints a line for each bar, under its suite, and how many there are.
+// noneJudged is the one reason for which no bar at all was judged, "" when there is
+// none.
+func noneJudged(all []Judgement) string {
+	why := ""
+	for _, j := range all {
+		if j.Outcome != NotMeasured || why != "" && j.Got != why {
+			return ""
+		}
+		why = j.Got
+	}
+	return why
+}
+
+// WriteBars prints a line for each bar, under its suite, and how many there are; that
+// alone when none was judged, as in a smoke run.
 func WriteBars(w io.Writer, all []Judgement) error {
+	if why := noneJudged(all); why != "" || len(all) == 0 {
+		_, err := fmt.Fprintln(w, CountBars(all))
+		return err
+	}
 	rows := [][]string{{"bars"}}
 	suite := ""
 	for i := range all {

@@ -90,6 +90,10 @@ func TestUnjudge(t *testing.T) {
 	if len(all) != 4 || slices.ContainsFunc(all, func(j Judgement) bool { return j.Outcome != NotMeasured || j.Got != "a smoke run" }) {
 		t.Errorf("%+v", all)
 	}
+	var b strings.Builder
+	if err := WriteBars(&b, all); err != nil || b.String() != "4 bars, none judged: a smoke run\n" {
+		t.Errorf("%q, %v", b.String(), err)
+	}
 }
 
 // Where servers are missing, or a placement is not measured, every bar of it is told.

@@ -82,7 +82,7 @@ func TestBenchMistakes(t *testing.T) {
 		{"profile", []string{"ring", "--profile", "heap"}, nil, []string{"heap", "mem"}},
 		{"compare", []string{"ring", "--compare", "/nowhere.json"}, nil, []string{"/nowhere.json"}},
 		{"report of nothing", []string{"report"}, nil, []string{"file"}},
-		{"report to nowhere", []string{"report", "/nowhere.json"}, nil, []string{"--report"}},
+		{"report of what is not there", []string{"report", "/nowhere.json"}, nil, []string{"/nowhere.json"}},
 		{"report of no file", []string{"report", "/nowhere.json", "--report", "x"}, nil, []string{"/nowhere.json"}},
 	}
 	for _, tt := range tests {
