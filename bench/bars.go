@@ -99,6 +99,8 @@ func (b Bar) judge(better Better, answers []standing) (j Judgement) {
 				j.Off = "none is allowed"
 			case better == Higher:
 				j.Off = percentOf(1-us.value/b.Limit) + " under"
+			case us.value > 2*b.Limit:
+				j.Off = fmt.Sprintf("%.1f times that", us.value/b.Limit)
 			default:
 				j.Off = percentOf(us.value/b.Limit-1) + " over"
 			}
@@ -167,7 +169,7 @@ func (r *Result) judged() (bars []Bar, verdicts []Judgement, open []Unmeasured) 
 	for _, b := range r.bars() {
 		j := b.judge(r.Better, r.standings())
 		if j.Outcome == NotMeasured {
-			open = append(open, Unmeasured{r.title(), j.Bar, cmp.Or(r.without, j.Got)})
+			open = append(open, Unmeasured{r.rowTitle(), j.Bar, cmp.Or(r.without, j.Got)})
 			continue
 		}
 		bars, verdicts = append(bars, b), append(verdicts, j)
@@ -175,10 +177,19 @@ func (r *Result) judged() (bars []Bar, verdicts []Judgement, open []Unmeasured) 
 	return bars, verdicts, open
 }
 
+// rowTitle is the title that the result's rows have.
+func (r *Result) rowTitle() string {
+	row := Row{Suite: r.Suite, Name: r.Name, Params: map[string]any{}}
+	for _, p := range r.Params {
+		row.Params[p.Name] = p.Value
+	}
+	return row.Title()
+}
+
 // absent notes a result that has a bar and cannot be measured here.
 func (rep *Report) absent(r Result, why string) {
 	for _, b := range r.bars() {
-		rep.Absent = append(rep.Absent, Unmeasured{r.title(), b.asks(r.Better), why})
+		rep.Absent = append(rep.Absent, Unmeasured{r.rowTitle(), b.asks(r.Better), why})
 	}
 }
 

@@ -67,6 +67,7 @@ func TestMissedByHowMuch(t *testing.T) {
 		off         string
 	}{
 		{Bar{Limit: 100, HasLimit: true}, Lower, 150, 0, "50 % over"},
+		{Bar{Limit: 100, HasLimit: true}, Lower, 1606, 0, "16.1 times that"},
 		{Bar{Limit: 100, HasLimit: true}, Higher, 50, 0, "50 % under"},
 		{Bar{HasLimit: true}, Lower, 3, 0, "none is allowed"},
 		{Bar{Times: 2}, Higher, 190, 100, "5.0 % short"},

@@ -309,7 +309,7 @@ func across(b *strings.Builder, results []*Result) {
 func (r *Result) title() string {
 	parts := []string{r.Suite, r.Name}
 	for _, p := range r.Params {
-		parts = append(parts, fmt.Sprintf("%s=%v", p.Name, p.Value))
+		parts = append(parts, p.Name+"="+ParamText(p.Value))
 	}
 	return strings.Join(parts, " ")
 }

@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kvcr-go/kvcr/bench"
@@ -47,8 +48,9 @@ type machine struct {
 
 // barLines are what became of the bars of one suite.
 type barLines struct {
-	Suite string
-	Lines []barLine
+	Suite, Count string
+	Missed       bool // some
+	Lines        []barLine
 }
 
 type barLine struct{ Class, Outcome, What, Bar, Got string }
@@ -98,8 +100,10 @@ func (d *pageData) addBars(all []bench.Judgement) {
 	classes := map[bench.Outcome]string{bench.Reached: "reached", bench.Missed: "missed", bench.NotMeasured: "open"}
 	for _, s := range inOrder(rowsOf(all)) {
 		of := barLines{Suite: s.name}
+		n := map[bench.Outcome]int{}
 		for _, j := range all {
 			if j.Suite == s.name {
+				n[j.Outcome]++
 				l := barLine{classes[j.Outcome], string(j.Outcome), j.What, j.Bar, j.Got}
 				if j.Off != "" {
 					l.Got += ", " + j.Off
@@ -107,6 +111,13 @@ func (d *pageData) addBars(all []bench.Judgement) {
 				of.Lines = append(of.Lines, l)
 			}
 		}
+		var counts []string
+		for _, outcome := range []bench.Outcome{bench.Reached, bench.Missed, bench.NotMeasured} {
+			if n[outcome] > 0 {
+				counts = append(counts, fmt.Sprintf("%d %s", n[outcome], outcome))
+			}
+		}
+		of.Count, of.Missed = strings.Join(counts, ", "), n[bench.Missed] > 0
 		d.Bars = append(d.Bars, of)
 	}
 }

@@ -159,8 +159,11 @@ func replayFigures(rs rows, f *figures) {
 			if n := policyNames[impl]; n != "" {
 				name = n
 			}
-			if impl == "belady" {
+			switch impl {
+			case "belady":
 				s = limit(0)
+			case "tail-lru": // lies on LRU in places: both have to be seen
+				s.n += colours
 			}
 			l.series = append(l.series, seriesOf(name, s, of.impl(impl), "capacity", spread))
 		}
@@ -207,7 +210,9 @@ func nodeFigures(rs rows, f *figures) {
 			f.bars(fmt.Sprintf("Throughput of a node, values of %s, %s", say(of[0], "size"), placed[pin]), "", c)
 		}
 		// The unix socket's own row is beside TCP at one size: no curve.
-		gets := ops.named("get").with("pin", pin).where(func(r bench.Row) bool { return r.Impl != "kvcr-tcp" && (text(r, "net") != "unix" || text(r, "proto") == "shm") })
+		gets := ops.named("get").with("pin", pin).where(func(r bench.Row) bool {
+			return r.Impl != "kvcr-tcp" && (text(r, "net") != "unix" || text(r, "proto") == "shm")
+		})
 		l := lines{xLabel: "value size", yLabel: "GB/s of values read", xLog: true, yLog: true, xTicks: ticksOf(gets, "size")}
 		kind := func(r bench.Row) string {
 			return fmt.Sprintf("%s, %s, pipeline %s", r.Impl, text(r, "proto"), say(r, "pipeline"))
