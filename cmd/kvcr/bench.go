@@ -27,7 +27,7 @@ type benchCmd struct {
 	JSON       string   `name:"json" placeholder:"FILE" help:"Write all figures as JSON; - is standard output."`
 	Report     string   `placeholder:"DIR" help:"Write a page with charts, DIR/index.html."`
 	Compare    string   `placeholder:"OLD.json" help:"Compare with what an earlier run wrote as JSON."`
-	Profile    []string `placeholder:"KIND,..." enum:"cpu,mem,mutex,block,trace" help:"Take profiles: cpu, mem, mutex, block, trace. They cost time: such figures are for orientation."`
+	Profile    []string `placeholder:"KIND,..." enum:"cpu,mem,mutex,block,trace" help:"Take profiles: cpu, mem, mutex, block, trace. Samples say suite and role, those of processor time the shard too. They cost time: such figures are for orientation."`
 	ProfileDir string   `default:"profiles" placeholder:"DIR" help:"Where profiles go, as SUITE.KIND.pprof."`
 	Quick      bool     `help:"At most 45 seconds a suite, 10 minutes in all: fewer and shorter rounds, less memory. For orientation."`
 	Smoke      bool     `help:"Run every case as small as it can be: all bytes are checked, nothing is measured."`
