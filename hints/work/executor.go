@@ -232,7 +232,7 @@ func (x *Executor) wakeLocked(l *lane) {
 	}
 	if x.workers < x.cfg.Sources {
 		x.workers++
-		go roleWork.Run(x.serve)
+		go x.serve()
 	}
 }
 
@@ -250,6 +250,7 @@ var (
 
 // serve works for the lanes that are ready, until none is.
 func (x *Executor) serve() {
+	roleWork.Take()
 	x.mu.Lock()
 	for len(x.ready) > 0 {
 		l := x.ready[0]

@@ -43,12 +43,13 @@ func (x *Executor) tellLocked(n news) {
 	x.news = append(x.news, n)
 	if !x.telling {
 		x.telling = true
-		go roleReport.Run(x.tell)
+		go x.tell()
 	}
 }
 
 // tell reports until there is no more news. What has gathered is reported together.
 func (x *Executor) tell() {
+	roleReport.Take()
 	x.mu.Lock()
 	for len(x.news) > 0 {
 		batch := x.news

@@ -204,13 +204,14 @@ func (c *conn) push() {
 	defer c.mu.Unlock()
 	if c.dead == nil {
 		c.cl.work.Add(1) // not from zero: the reader is there until after fail
-		go roleWriter.Run(c.flush)
+		go c.flush()
 	}
 }
 
 // flush writes until there is nothing more.
 func (c *conn) flush() {
 	defer c.cl.work.Done()
+	roleWriter.Take()
 	for c.write(true) && c.take() {
 	}
 }
