@@ -44,25 +44,40 @@ func begins(s *profile.Sample) string {
 func TestGoroutinesHaveRoles(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	ended := make(chan error, 2)
-	go func() {
-		o := briefly(Options{Only: []string{"fetch-bandwidth", "fetch-rate"}})
-		_, err := Fetches(ctx, o)
-		ended <- err
+	p, err := newPublishing(ctx, 4*publishChain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.close(); err != nil {
+			t.Error(err)
+		}
 	}()
-	go func() {
-		_, err := Hints(ctx, Options{Smoke: true, Only: []string{"recovery"}})
-		ended <- err
+	sub, err := openIndexSubscriber(p.pub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.close()
+	if err := p.subscribed(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	peers, err := (&peerSuite{PeerOptions: briefly(Options{}), dir: t.TempDir()}).open(ctx, routeStream, "tcp", 64<<10, 4, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := peers.close(); err != nil {
+			t.Error(err)
+		}
 	}()
+	want := []string{"owner", "peer-loop", "peer-stream", "event-consumer", "zmtp-accept", "zmtp-socket", rolePublisher}
 	seen := map[string]bool{}
-	for left := 2; left > 0; {
-		select {
-		case err := <-ended:
-			if err != nil {
-				t.Error(err)
-			}
-			left--
-		case <-time.After(2 * time.Millisecond): // between two looks
+	sawAll := func() bool {
+		return !slices.ContainsFunc(want, func(role string) bool { return !seen[role] })
+	}
+	for n := 0; n < 50 || !sawAll() && ctx.Err() == nil; n++ {
+		if _, err := peers.dst.fetch(ctx, 0, 4, false); err != nil {
+			t.Fatal(err)
 		}
 		for _, s := range goroutines(t).Sample {
 			at := begins(s)
@@ -72,8 +87,8 @@ func TestGoroutinesHaveRoles(t *testing.T) {
 			if len(s.Location) < 2 || strings.HasSuffix(s.Location[0].Line[0].Function.Name, at) {
 				continue // it has only just begun, and not come to its role
 			}
-			if len(s.Label[labelRole]) > 0 || strings.HasPrefix(at, "bench.") || strings.HasPrefix(at, "peer.(*Node).Close.") {
-				continue // of the suite; and Close is its caller's
+			if len(s.Label[labelRole]) > 0 || strings.HasPrefix(at, "bench.") {
+				continue
 			}
 			for _, pkg := range []string{"shard.", "peer.", "wire/", "hints/", "node."} {
 				if strings.HasPrefix(at, pkg) && !seen["none of "+at] {
@@ -83,7 +98,7 @@ func TestGoroutinesHaveRoles(t *testing.T) {
 			}
 		}
 	}
-	for _, role := range []string{"owner", "peer-loop", "event-consumer", "zmtp-accept", "zmtp-socket"} {
+	for _, role := range want {
 		if !seen[role] {
 			t.Errorf("no goroutine had the role %s", role)
 		}
