@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/kvcr-go/kvcr/hints"
+	"github.com/kvcr-go/kvcr/internal/role"
 )
 
 // fanOut returns what joins the outcomes of ranks. The first call begins to hand it
@@ -27,9 +28,12 @@ func (h *hinted) fanOut() (*hints.FanOut, error) {
 		return nil, err
 	}
 	h.fan, h.fanOver = fan, make(chan struct{})
-	go h.observe(own)
+	go roleOutcomes.Run(func() { h.observe(own) })
 	return fan, nil
 }
+
+// roleOutcomes is that of the goroutine that hands on outcomes, in profiles.
+var roleOutcomes = role.New("hint-outcomes")
 
 // observe hands on outcomes until their stream ends.
 func (h *hinted) observe(own *hints.OutcomeReader) {

@@ -35,6 +35,8 @@ type Conditions struct {
 	// Profiles that were taken meanwhile: they cost time.
 	Profiles []string `json:"profiles,omitempty"`
 	LeftOut  []string `json:"left_out,omitempty"`
+	// Unmeasured bars are the suite's that this run says nothing of.
+	Unmeasured []Unmeasured `json:"unmeasured,omitempty"`
 	// Error that ended the suite early.
 	Error string `json:"error,omitempty"`
 

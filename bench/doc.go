@@ -19,7 +19,7 @@
 // and one job, Replay: every request of a trace goes through an engine, every
 // byte of every hit is compared with what was deposited.
 //
-// A seventh, package bench/soak, measures nothing: it checks nodes under faults.
+// A tenth suite, package bench/soak, measures nothing: it checks nodes under faults.
 //
 // Another suite is a function like these and one command (cmd/kvcr/bench.go, the
 // struct benchCmd); listing, running all, profiles, stored results, comparison and
@@ -31,7 +31,10 @@
 // # Rules
 //
 //   - What cannot be measured here is named at the end of the report, never left
-//     out in silence.
+//     out in silence. So is every bar that was not judged, with the reason
+//     (Report.absent, Result.without): all bars of a suite are in every run of it.
+//   - Rows of ours keep their bars, and rows of rivals that they are rivals, so that
+//     Judge says of stored results what the run said.
 //   - Results say how they were made: a row of the name run has the command, the
 //     machine, the revision and the time as parameters (Conditions).
 //   - In Fetches each contender has memory of its own, since one that reads what

@@ -15,7 +15,7 @@ func Engine(ctx context.Context, o Options) (*Report, error) {
 		{[]string{"get-view", "get-copy", "mix"}, 24, compareCaches},
 		{[]string{"put", "deliver"}, 6, compareCopies},
 		{[]string{"allocs"}, 1, countAllocs},
-		{[]string{"get-p99-beside-puts", "timer-p99-beside-puts", "get-latency-curve"}, 4, latencyBesidePuts},
+		{[]string{"get-p99-beside-puts", "get-p99-beside-puts-ratio", "timer-p99-beside-puts", "get-latency-curve"}, 4, latencyBesidePuts},
 		{[]string{"rss"}, 2, measureRSS},
 		{[]string{"metadata"}, 1, measureMetadata},
 		{[]string{"set-completion"}, 1, measureCompletion},

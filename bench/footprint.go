@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/arena"
 )
 
 // countAllocs counts Go allocations for each hit, miss and set.
@@ -158,10 +159,18 @@ func measureMetadata(_ context.Context, o Options, rep *Report) error {
 // measureGCPause measures stop-the-world pauses of the collector while ten
 // million blocks are resident, and without them. It needs some 2.5 GiB.
 func measureGCPause(ctx context.Context, o Options, rep *Report) error {
+	const blocks = 10_000_000
+	pause := func(stat string, bar Bar) Result {
+		return Result{Suite: "engine", Name: "gc-pause", Params: []Param{{"blocks", blocks}, {"stat", stat}}, Unit: "us", Better: Lower, Bar: bar}
+	}
 	if !o.Big {
+		rep.absent(pause("p99", Bar{Times: pauseNoise}), "--big measures it, in a full run")
 		return nil
 	}
-	const blocks = 10_000_000
+	if free, from := arena.DefaultSize(); free < pauseMemory {
+		rep.absent(pause("p99", Bar{Times: pauseNoise}), fmt.Sprintf("needs %d MiB of memory, there are %d (%s)", int64(pauseMemory)>>20, free>>20, from))
+		return nil
+	}
 	for _, impl := range []string{"no-cache", ours, "no-cache-again"} {
 		o.Progress("pauses of the collector: " + impl)
 		stop := func() error { return nil }
@@ -179,7 +188,7 @@ func measureGCPause(ctx context.Context, o Options, rep *Report) error {
 				value float64
 				bar   Bar
 			}{{"p99", p.p99, Bar{Times: pauseNoise}}, {"max", p.max, Bar{}}} {
-				r := rep.result(Result{Suite: "engine", Name: "gc-pause", Params: []Param{{"blocks", blocks}, {"stat", stat.name}}, Unit: "us", Better: Lower, Bar: stat.bar})
+				r := rep.result(pause(stat.name, stat.bar))
 				s := r.series(impl)
 				s.Rival = impl != ours
 				s.Runs = append(s.Runs, stat.value)
@@ -196,6 +205,9 @@ func measureGCPause(ctx context.Context, o Options, rep *Report) error {
 // pauseNoise is what two runs without a cache differ by: a p99 within it is no
 // measurable difference.
 const pauseNoise = 0.7
+
+// pauseMemory is what ten million blocks take, and some.
+const pauseMemory = 3 << 30
 
 // pauses are in microseconds.
 type pauses struct {

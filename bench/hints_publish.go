@@ -78,7 +78,10 @@ func newPublishing(ctx context.Context, blocks int) (_ *publishing, err error) {
 	}
 	run, cancel := context.WithCancel(ctx)
 	p.stop = cancel
-	go func() { p.ended <- p.p.Run(run, p.e) }()
+	go func() {
+		as(run, rolePublisher)
+		p.ended <- p.p.Run(run, p.e)
+	}()
 	return p, nil
 }
 
@@ -184,6 +187,9 @@ func measurePublish(ctx context.Context, o Options, rep *Report) (err error) {
 		sub, err := s.open(p.pub)
 		if errors.Is(err, errNoZMQ) {
 			rep.leftOut(fmt.Sprintf("publish, subscriber %s: %v", s.name, err))
+			for _, r := range []Result{publishResult(s.name, "stored"), publishResult(s.name, "removed"), lostResult(s.name)} {
+				rep.absent(r, err.Error())
+			}
 			continue
 		}
 		if err == nil {
@@ -215,18 +221,19 @@ func eventually(ctx context.Context, ok func() bool) error {
 	return nil
 }
 
+func publishResult(subscriber, change string) Result {
+	return Result{Suite: "hints", Name: "publish", Params: []Param{{"subscriber", subscriber}, {"change", change}}, Unit: "blocks/s", Better: Higher, Bar: Bar{Limit: publishRate, HasLimit: true}}
+}
+
+func lostResult(subscriber string) Result {
+	return Result{Suite: "hints", Name: "publish-lost", Params: []Param{{"subscriber", subscriber}}, Unit: "batches and gaps", Better: Lower, Bar: Bar{HasLimit: true}}
+}
+
 // measure has the engine fill itself and empty itself, with one subscriber.
 func (p *publishing) measure(ctx context.Context, o Options, rep *Report, name string, sub subscriber) error {
 	defer asClient(ctx)()
 	if err := p.subscribed(ctx, 1); err != nil {
 		return err
-	}
-	result := func(what, change, unit string, better Better, bar float64) *Result {
-		params := []Param{{"subscriber", name}}
-		if change != "" {
-			params = append(params, Param{"change", change})
-		}
-		return rep.result(Result{Suite: "hints", Name: what, Params: params, Unit: unit, Better: better, Bar: Bar{Limit: bar, HasLimit: true}})
 	}
 	all := len(p.chains) * publishChain
 	begun := sub.counted()
@@ -263,7 +270,7 @@ func (p *publishing) measure(ctx context.Context, o Options, rep *Report, name s
 			if err := sub.check(change.held); err != nil {
 				return err
 			}
-			s := result("publish", change.name, "blocks/s", Higher, publishRate).series(ours)
+			s := rep.result(publishResult(name, change.name)).series(ours)
 			s.Runs = append(s.Runs, float64(all)/took.Seconds())
 			s.Note = "described, deposited or removed, published, heard"
 		}
@@ -273,7 +280,7 @@ func (p *publishing) measure(ctx context.Context, o Options, rep *Report, name s
 		return err
 	}
 	st := p.p.Stats()
-	lost := result("publish-lost", "", "batches and gaps", Lower, 0).series(ours)
+	lost := rep.result(lostResult(name)).series(ours)
 	lost.Runs = []float64{float64(sub.counted().missed) + float64(st.Gaps-before.Gaps) + float64(p.pub.Stats().Dropped)}
 	lost.Note = fmt.Sprintf("of %s batches of up to 512 blocks", Number(float64(st.Batches-before.Batches)))
 	return nil

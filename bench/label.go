@@ -11,12 +11,19 @@ import (
 //	client     whoever issues what is measured
 //
 // and in other processes of the suite what the process is for (load, server, source),
-// beside what the engine's goroutines say of themselves (role=owner, shard) and a
-// node's (role=event-loop).
+// beside what goroutines of the engine and the node say of themselves: owner (with
+// shard), event-loop, peer-loop, peer-stream, client-reader, hint-work and others. What
+// the runtime does on goroutines of its own is collector, scheduler or runtime.
 const (
 	labelSuite = "suite"
 	labelRole  = "role"
 )
+
+// roleClient is that of whoever issues what is measured.
+const roleClient = "client"
+
+// rolePublisher is that of whoever publishes events of an engine, where the suite does.
+const rolePublisher = "publisher"
 
 // RoleGenerator is the role of a suite's own goroutine.
 const RoleGenerator = "generator"
@@ -29,7 +36,9 @@ func Labelled(ctx context.Context, suite, role string, f func(context.Context)) 
 
 // asClient says that the calling goroutine is a client from now on, and returns
 // the way back to what ctx says.
-func asClient(ctx context.Context) (back func()) {
-	pprof.SetGoroutineLabels(pprof.WithLabels(ctx, pprof.Labels(labelRole, "client")))
+func asClient(ctx context.Context) (back func()) { return as(ctx, roleClient) }
+
+func as(ctx context.Context, role string) (back func()) {
+	pprof.SetGoroutineLabels(pprof.WithLabels(ctx, pprof.Labels(labelRole, role)))
 	return func() { pprof.SetGoroutineLabels(ctx) }
 }

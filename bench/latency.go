@@ -32,10 +32,17 @@ func latencyBesidePuts(ctx context.Context, o Options, rep *Report) error {
 		}
 	}
 	besides := []string{"none", "puts"}
+	alone := &Result{}
+	// A get beside large writes may wait twice as long as one alone.
+	ratio := func() *Result {
+		return rep.result(Result{Suite: "engine", Name: "get-p99-beside-puts-ratio", Unit: "of the p99 alone", Better: Lower, Bar: Bar{Limit: 2, HasLimit: true}})
+	}
 	for i, beside := range besides {
 		get := rep.result(Result{Suite: "engine", Name: "get-p99-beside-puts", Params: []Param{{"beside", beside}}, Unit: "ns", Better: Lower})
 		timer := rep.result(Result{Suite: "engine", Name: "timer-p99-beside-puts", Params: []Param{{"beside", beside}}, Unit: "ns", Better: Lower})
-		if beside == "puts" {
+		if beside == "none" {
+			alone = get
+		} else {
 			// Twice a timer's period would be a period lost.
 			timer.Bar = Bar{Limit: 2e6, HasLimit: true}
 		}
@@ -48,7 +55,14 @@ func latencyBesidePuts(ctx context.Context, o Options, rep *Report) error {
 				}
 				gs, ts := get.series(p.Name), timer.series(p.Name)
 				gs.Rival, ts.Rival = p.Name != ours, p.Name != ours
-				gs.Runs = append(gs.Runs, float64(g.get.ValueAtQuantile(99)))
+				p99 := float64(g.get.ValueAtQuantile(99))
+				gs.Runs = append(gs.Runs, p99)
+				if beside == "puts" {
+					if quiet := alone.find(p.Name); quiet != nil {
+						rs := ratio().series(p.Name)
+						rs.Runs = append(rs.Runs, p99/quiet.Median())
+					}
+				}
 				rep.addCurve(Result{Suite: "engine", Name: "get-latency-curve", Params: []Param{{"beside", beside}}, Unit: "ns", Better: Lower}, p.Name, g.get, 1)
 				ts.Runs = append(ts.Runs, g.timerP99)
 				gs.Note = fmt.Sprintf("%.1f %% hits", g.hits)

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,7 +35,10 @@ type NodeOptions struct {
 }
 
 const (
-	nodeKeys = 100_000 // at most
+	nodeKeys        = 100_000 // at most
+	idleConnections = 2000
+	// Shared memory is read in blocks of this size, as many at the same time.
+	sharedSize, sharedFlight = 1 << 20, 8
 )
 
 // nodeBytes is how much all values take, at most.
@@ -66,6 +70,7 @@ type nodeRow struct {
 	op, proto, net string
 	size, pipeline int
 	bar            Bar
+	also           []Bar
 	impls          []string // ours first
 }
 
@@ -83,35 +88,71 @@ func nodeRows(pinned bool) []nodeRow {
 	redis, cached := []string{ours, implRedis}, []string{ours, implMemcached}
 	large := []string{ours, implMemcached, implNet}
 	get1M := Bar{Times: 1}
+	// The plain server is what the machine gives: it has no cache to look into.
+	plain := Bar{Times: 0.85, Of: implNet}
 	if pinned {
 		get1M.Times = 1.2
 	}
 	return []nodeRow{
-		{"get", "resp", "tcp", 64, 1, Bar{Times: 1}, redis},
-		{"set", "resp", "tcp", 64, 1, Bar{Times: 1}, redis},
-		{"get", "resp", "tcp", 64, 16, Bar{Times: 2}, redis},
-		{"set", "resp", "tcp", 64, 16, Bar{Times: 2}, redis},
-		{"get", "resp", "unix", 64, 1, Bar{Times: 1.6}, []string{ours, implTCP}},
-		{"get", "resp", "tcp", 4 << 10, 16, Bar{Times: 2}, redis},
-		{"get", "resp", "tcp", 64 << 10, 1, Bar{Times: 2}, redis},
-		{"get", "resp", "tcp", 64 << 10, 16, Bar{Times: 2}, redis},
-		{"get", "binary", "tcp", 64 << 10, 1, Bar{Times: 1.2}, cached},
-		{"get", "binary", "tcp", 64 << 10, 16, Bar{Times: 1.6}, cached},
-		{"get", "binary", "tcp", 1 << 20, 1, get1M, large},
-		{"get", "binary", "tcp", 1 << 20, 16, Bar{Times: 1}, large},
-		{"set", "binary", "tcp", 1 << 20, 1, Bar{}, large},
-		{"set", "binary", "tcp", 1 << 20, 16, Bar{}, large},
+		{"get", "resp", "tcp", 64, 1, Bar{Times: 1}, nil, redis},
+		{"set", "resp", "tcp", 64, 1, Bar{Times: 1}, nil, redis},
+		{"get", "resp", "tcp", 64, 16, Bar{Times: 2}, nil, redis},
+		{"set", "resp", "tcp", 64, 16, Bar{Times: 2}, nil, redis},
+		{"get", "resp", "unix", 64, 1, Bar{Times: 1.6}, nil, []string{ours, implTCP}},
+		{"get", "resp", "tcp", 4 << 10, 16, Bar{Times: 2}, nil, redis},
+		{"get", "resp", "tcp", 64 << 10, 1, Bar{Times: 2}, nil, redis},
+		{"get", "resp", "tcp", 64 << 10, 16, Bar{Times: 2}, nil, redis},
+		{"get", "binary", "tcp", 64 << 10, 1, Bar{Times: 1.2}, nil, cached},
+		{"get", "binary", "tcp", 64 << 10, 16, Bar{Times: 1.6}, nil, cached},
+		{"get", "binary", "tcp", 1 << 20, 1, get1M, []Bar{plain}, large},
+		{"get", "binary", "tcp", 1 << 20, 16, Bar{Times: 1}, []Bar{plain}, large},
+		{"set", "binary", "tcp", 1 << 20, 1, plain, nil, large},
+		{"set", "binary", "tcp", 1 << 20, 16, plain, nil, large},
 	}
+}
+
+func (r *nodeRow) result(pin string) Result {
+	return Result{Suite: "node", Name: r.op, Params: []Param{{"proto", r.proto}, {"net", r.net}, {"size", r.size}, {"pipeline", r.pipeline}, {"pin", pin}},
+		Unit: "ops/s", Better: Higher, Bar: r.bar, Also: r.also}
+}
+
+func sharedResult() Result {
+	return Result{Suite: "node", Name: "get", Params: []Param{{"proto", "shm"}, {"net", "unix"}, {"size", sharedSize}, {"pipeline", sharedFlight}, {"pin", "none"}},
+		Unit: "ops/s", Better: Higher, Bar: Bar{Times: 5}, Also: []Bar{{Times: 0.8, Of: implPlain}}}
+}
+
+func halfLoadResult(pin string) Result {
+	return Result{Suite: "node", Name: "get-p999-half-load", Params: []Param{{"size", 64}, {"pin", pin}}, Unit: "us", Better: Lower, Bar: Bar{Times: 1}}
+}
+
+func idleResult(conns int, pin string) Result {
+	return Result{Suite: "node", Name: "idle-conn", Params: []Param{{"conns", conns}, {"pin", pin}}, Unit: "bytes/conn", Better: Lower, Bar: Bar{Limit: 8 << 10, HasLimit: true}}
+}
+
+// absentPin notes the bars of a placement that is not measured.
+func (rep *Report) absentPin(pin, why string) {
+	for _, r := range nodeRows(pin == "one-core") {
+		rep.absent(r.result(pin), why)
+	}
+	if pin == "none" {
+		rep.absent(sharedResult(), why)
+	}
+	rep.absent(halfLoadResult(pin), why)
+	rep.absent(idleResult(idleConnections, pin), why)
 }
 
 // Node measures a node beside other servers, each in a process of its own, with
 // the load from another one.
 func Node(ctx context.Context, o NodeOptions) (*Report, error) {
 	o.Options = o.withDefaults()
+	rep := &Report{}
 	if len(o.Pins) == 0 {
 		o.Pins = []string{"one-core", "none"}
 		if o.Quick && !o.Smoke {
 			o.Pins = o.Pins[:1]
+			if len(o.Only) == 0 {
+				rep.absentPin("none", "quick: --pin none measures it")
+			}
 		}
 	}
 	if err := o.validate([]string{"get", "set", "shm", "get-p999-half-load", "get-latency-curve", "idle-conn"}); err != nil {
@@ -121,7 +162,6 @@ func Node(ctx context.Context, o NodeOptions) (*Report, error) {
 		o.until = time.Now().Add(quickBudget)
 	}
 	sizes := []int{64, 4 << 10, 64 << 10, 1 << 20}
-	rep := &Report{}
 	dir, err := os.MkdirTemp("", "kvcr-bench")
 	if err != nil {
 		return rep, err
@@ -169,17 +209,18 @@ func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin strin
 			if servers[name] != nil {
 				continue
 			}
-			if err := servers.start(ctx, o, dir, name, pin == "one-core", size, keys); err != nil {
+			if err := servers.start(ctx, o, rep, dir, name, pin == "one-core", size, keys); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
 	}
 	err = o.rounds(ctx, func(round int) error {
 		for _, r := range rows {
-			out := rep.result(Result{Suite: "node", Name: r.op, Params: []Param{{"proto", r.proto}, {"net", r.net}, {"size", r.size}, {"pipeline", r.pipeline}, {"pin", pin}}, Unit: "ops/s", Better: Higher, Bar: r.bar})
+			out := rep.result(r.result(pin))
 			for _, impl := range r.impls {
 				p := servers[serverOf(impl)]
 				if p == nil {
+					out.without = notInstalled(serverOf(impl))
 					continue
 				}
 				o.Progress(fmt.Sprintf("%s %s %s, %d bytes, pipeline %d, pin %s, round %d of %d: %s", r.proto, r.net, r.op, r.size, r.pipeline, pin, round+1, o.Runs, impl))
@@ -194,7 +235,7 @@ func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin strin
 					return fmt.Errorf("%s: %w", impl, err)
 				}
 				s := out.series(impl)
-				s.Rival = impl != ours && !(impl == implNet && r.op == "get" && r.size == 1<<20)
+				s.Rival = impl != ours && impl != implNet
 				s.Runs = append(s.Runs, res.OperationsPerSec)
 				s.Note = fmt.Sprintf("p50 %v, p99 %v, p99.9 %v, %.1f GB/s", res.P50.Round(time.Microsecond), res.P99.Round(time.Microsecond), res.P999.Round(time.Microsecond), res.BytesPerSecond/1e9)
 			}
@@ -213,7 +254,11 @@ func measureNode(ctx context.Context, o NodeOptions, rep *Report, dir, pin strin
 // measureHalfLoad sends half of what Redis took at its peak, at fixed times
 // whatever the server does, and reports what the slowest thousandth waited.
 func measureHalfLoad(ctx context.Context, o NodeOptions, rep *Report, pin string, keys int, servers fleet) error {
-	if servers[implRedis] == nil || !o.wants("get-p999-half-load", "get-latency-curve") {
+	if !o.wants("get-p999-half-load", "get-latency-curve") {
+		return nil
+	}
+	if servers[implRedis] == nil {
+		rep.absent(halfLoadResult(pin), notInstalled(implRedis))
 		return nil
 	}
 	peak := math.NaN()
@@ -224,9 +269,10 @@ func measureHalfLoad(ctx context.Context, o NodeOptions, rep *Report, pin string
 		}
 	}
 	if math.IsNaN(peak) {
+		rep.absent(halfLoadResult(pin), "the peak it is half of was not measured: --only get,get-p999-half-load")
 		return nil
 	}
-	out := rep.result(Result{Suite: "node", Name: "get-p999-half-load", Params: []Param{{"size", 64}, {"pin", pin}}, Unit: "us", Better: Lower, Bar: Bar{Times: 1}})
+	out := rep.result(halfLoadResult(pin))
 	return o.rounds(ctx, func(round int) error {
 		for _, impl := range []string{ours, implRedis} {
 			p := servers[impl]
@@ -255,12 +301,12 @@ func measureIdle(o NodeOptions, rep *Report, pin string, p *process) error {
 	if p == nil || !o.wants("idle-conn") {
 		return nil
 	}
-	conns := 2000
+	conns := idleConnections
 	if o.Smoke {
 		conns = 100
 	}
 	o.Progress("memory of idle connections")
-	out := rep.result(Result{Suite: "node", Name: "idle-conn", Params: []Param{{"conns", conns}, {"pin", pin}}, Unit: "bytes/conn", Better: Lower, Bar: Bar{Limit: 8 << 10, HasLimit: true}})
+	out := rep.result(idleResult(conns, pin))
 	warm, err := idleConns(p, 100)
 	if err != nil {
 		return err
@@ -320,28 +366,29 @@ func anonymous(pid int) (int64, error) {
 // measureShared reads 1 MiB values in place from a node's shared memory, beside
 // Redis over a unix socket and the same reads without claims.
 func measureShared(ctx context.Context, o NodeOptions, rep *Report, dir string) (err error) {
-	const size, inFlight = 1 << 20, 8
+	const size = sharedSize
 	keys := o.keys(o.nodeBytes() / size)
 	servers := fleet{}
 	defer func() { err = errors.Join(err, servers.stop()) }()
 	for _, name := range []string{implShared, implRedis} {
-		if err := servers.start(ctx, o, dir, name, false, size, keys); err != nil {
+		if err := servers.start(ctx, o, rep, dir, name, false, size, keys); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	out := rep.result(Result{Suite: "node", Name: "get", Params: []Param{{"proto", "shm"}, {"net", "unix"}, {"size", size}, {"pipeline", inFlight}, {"pin", "none"}}, Unit: "ops/s", Better: Higher, Bar: Bar{Times: 5}})
+	out := rep.result(sharedResult())
 	return o.rounds(ctx, func(round int) error {
 		for _, impl := range []string{ours, implPlain, implRedis} {
 			p := servers[implShared]
-			spec := load.Spec{Network: "unix", Proto: "shm", Op: "get", Size: size, Keys: keys, Conns: 1, Pipeline: inFlight, Duration: max(2*o.span(), o.lasting(500*time.Millisecond)), CPU: -1}
+			spec := load.Spec{Network: "unix", Proto: "shm", Op: "get", Size: size, Keys: keys, Conns: 1, Pipeline: sharedFlight, Duration: max(2*o.span(), o.lasting(500*time.Millisecond)), CPU: -1}
 			switch impl {
 			case implPlain:
 				spec.Proto = "plain"
 			case implRedis:
 				if p = servers[implRedis]; p == nil {
+					out.without = notInstalled(implRedis)
 					continue
 				}
-				spec.Proto, spec.Conns, spec.Pipeline = "resp", inFlight, 1
+				spec.Proto, spec.Conns, spec.Pipeline = "resp", sharedFlight, 1
 			}
 			spec.Addr = p.addr("unix", map[bool]string{true: "resp", false: "binary"}[impl == implRedis])
 			o.Progress(fmt.Sprintf("shared memory, round %d of %d: %s", round+1, o.Runs, impl))
@@ -389,14 +436,20 @@ func generate(ctx context.Context, o NodeOptions, spec load.Spec) (res load.Resu
 	return res, json.Unmarshal(out, &res)
 }
 
+// notInstalled says that there is no such server here.
+func notInstalled(server string) string {
+	program := map[string]string{implRedis: "redis-server"}[server]
+	return cmp.Or(program, server) + " is not installed"
+}
+
 // fleet are the servers that run, by name.
 type fleet map[string]*process
 
 // start starts one and fills it. A server that is not installed is left out.
-func (f fleet) start(ctx context.Context, o NodeOptions, dir, name string, pinned bool, size, keys int) error {
+func (f fleet) start(ctx context.Context, o NodeOptions, rep *Report, dir, name string, pinned bool, size, keys int) error {
 	p, err := startServer(ctx, o, dir, name, pinned, size)
 	if errors.Is(err, exec.ErrNotFound) {
-		o.Progress(fmt.Sprintf("%s is not installed: left out", name))
+		rep.leftOut(notInstalled(name))
 		return nil
 	}
 	if err != nil {

@@ -100,6 +100,15 @@ func (s *peerSuite) has(rep *Report, what, route string) bool {
 	return true
 }
 
+// noUCX is why bars of the UCX route are not measured, in short: the report has the
+// whole reason.
+const noUCX = "this build or machine has no UCX"
+
+// lacks reports whether a route is wanted and is not there.
+func (s *peerSuite) lacks(route string) bool {
+	return route == routeUCX && s.absent != nil && (len(s.Routes) == 0 || slices.Contains(s.Routes, route))
+}
+
 // few is n, or less for a test.
 func (s *peerSuite) few(o Options, n int) int {
 	if o.Smoke {

@@ -30,11 +30,16 @@ const streamSize = 1 << 20
 func (s *peerSuite) bandwidth(ctx context.Context, o Options, rep *Report) error {
 	var rows []peerRow
 	for _, route := range []string{routeShm, routeUCX} {
-		if !s.has(rep, "fetch-bandwidth", route) {
-			continue
-		}
+		var of []peerRow
 		for _, size := range o.Sizes {
-			rows = append(rows, peerRow{route, "tcp", size, Bar{Times: 0.85}})
+			of = append(of, peerRow{route, "tcp", size, Bar{Times: 0.85}})
+		}
+		if s.has(rep, "fetch-bandwidth", route) {
+			rows = append(rows, of...)
+		} else if s.lacks(route) {
+			for _, r := range of {
+				rep.absent(r.result(), noUCX)
+			}
 		}
 	}
 	if s.has(rep, "fetch-bandwidth", routeStream) {
@@ -51,16 +56,20 @@ func (s *peerSuite) bandwidth(ctx context.Context, o Options, rep *Report) error
 		}
 	}
 	for i, row := range rows {
-		params := []Param{{"size", row.size}, {"route", row.route}}
-		if row.network != "tcp" {
-			params = append(params, Param{"net", row.network})
-		}
-		r := rep.result(Result{Suite: "peer", Name: "fetch-bandwidth", Params: params, Unit: "GB/s", Better: Higher, Bar: row.bar})
+		r := rep.result(row.result())
 		if err := s.bandwidthOf(ctx, o.slice(i, len(rows)), rep, r, row); err != nil {
 			return fmt.Errorf("%s: %w", r.title(), err)
 		}
 	}
 	return nil
+}
+
+func (r *peerRow) result() Result {
+	params := []Param{{"size", r.size}, {"route", r.route}}
+	if r.network != "tcp" {
+		params = append(params, Param{"net", r.network})
+	}
+	return Result{Suite: "peer", Name: "fetch-bandwidth", Params: params, Unit: "GB/s", Better: Higher, Bar: r.bar}
 }
 
 func (s *peerSuite) bandwidthOf(ctx context.Context, o Options, rep *Report, r *Result, row peerRow) (err error) {
@@ -100,6 +109,7 @@ func (s *peerSuite) bandwidthOf(ctx context.Context, o Options, rep *Report, r *
 		test = nil
 	} else if _, missing := exec.LookPath(implPerftest); missing != nil && len(test) > 0 {
 		rep.leftOut(fmt.Sprintf("%s beside ucx_perftest: it is not installed", r.title()))
+		r.without = "ucx_perftest is not installed"
 		test = nil
 	}
 	return o.rounds(ctx, func(round int) error {

@@ -19,17 +19,27 @@ const apart = 10 * time.Millisecond
 // connection.
 func (s *peerSuite) latency(ctx context.Context, o Options, rep *Report) error {
 	routes := []string{routeStream, routeUCX, routeShm}
-	routes = slices.DeleteFunc(routes, func(r string) bool { return !s.has(rep, "fetch-latency", r) })
-	for i, route := range routes {
-		r := rep.result(Result{Suite: "peer", Name: "fetch-latency", Params: []Param{{"size", 64 << 10}, {"route", route}}, Unit: "us", Better: Lower})
-		if route != routeShm {
-			r.Bar = Bar{Times: 1 / 1.5}
+	routes = slices.DeleteFunc(routes, func(r string) bool {
+		if s.lacks(r) {
+			rep.absent(latencyResult(r), noUCX)
 		}
+		return !s.has(rep, "fetch-latency", r)
+	})
+	for i, route := range routes {
+		r := rep.result(latencyResult(route))
 		if err := s.latencyOf(ctx, o.slice(i, len(routes)), rep, r, route); err != nil {
 			return fmt.Errorf("%s: %w", r.title(), err)
 		}
 	}
 	return nil
+}
+
+func latencyResult(route string) Result {
+	r := Result{Suite: "peer", Name: "fetch-latency", Params: []Param{{"size", 64 << 10}, {"route", route}}, Unit: "us", Better: Lower}
+	if route != routeShm {
+		r.Bar = Bar{Times: 1 / 1.5}
+	}
+	return r
 }
 
 func (s *peerSuite) latencyOf(ctx context.Context, o Options, rep *Report, r *Result, route string) (err error) {

@@ -12,6 +12,13 @@ import (
 // checkLot is how many inventories are checked between two looks at the context.
 const checkLot = 5000
 
+// checkEnough inventories without a difference are what the planner is believed after.
+const checkEnough = 1_000_000
+
+func checkResult(inventories int, seed uint64) Result {
+	return Result{Suite: "plan", Name: "check", Params: []Param{{"inventories", inventories}, {"seed", seed}}, Unit: "differences", Better: Lower, Bar: Bar{HasLimit: true}}
+}
+
 // check compares the planner with its oracle. A difference is the suite's error, with
 // the shortest story that shows it.
 func (s *planSuite) check(ctx context.Context, o Options, rep *Report) error {
@@ -19,7 +26,7 @@ func (s *planSuite) check(ctx context.Context, o Options, rep *Report) error {
 	if seed == 0 {
 		seed = 1
 	}
-	r := rep.result(Result{Suite: "plan", Name: "check", Params: []Param{{"inventories", s.Check}, {"seed", seed}}, Unit: "differences", Better: Lower, Bar: Bar{HasLimit: true}})
+	r := rep.result(checkResult(s.Check, seed))
 	begin := time.Now()
 	var total oracle.Counts
 	var mu sync.Mutex // progress comes from any goroutine

@@ -30,14 +30,17 @@ const (
 // Profiles are being taken of one process. Files are DIR/NAME.KIND.pprof, and
 // DIR/NAME.trace; NAME is the suite's, and SUITE-ROLE for processes that it starts.
 //
-// Every sample has the label suite. Samples of time on a processor have role, and
-// shard where an engine's owner was at work; Go keeps no labels of allocations and
-// waits.
+// Every sample has the label suite. Samples of time on a processor have the role that
+// their goroutine has taken, and shard where an engine's owner was at work.
+//
+// Go (up to 1.26) keeps labels of goroutines in profiles of time and of goroutines
+// only, not in those of allocations, locks and waits (runtime/pprof, SetGoroutineLabels).
+// There, and for time of the runtime's own goroutines, role is what the stack tells,
+// with the label role_from=stack beside it; shard is not known.
 type Profiles struct {
 	suite, base string // base is DIR/NAME
 	kinds       []string
 	cpu, trace  *os.File
-	rate        int // of memory samples, before
 }
 
 // StartProfiles begins. Stop ends it and writes what there is. One at a time in a
@@ -122,8 +125,17 @@ func (p *Profiles) Stop() error {
 	return errors.Join(append(errs, p.gather())...)
 }
 
-// label writes the suite into every sample that lacks it: an owner's labels are its
-// own, and samples of memory have none.
+// role is that of the process whose profiles these are: its files are named by it.
+func (p *Profiles) role() string {
+	name, _, _ := strings.Cut(filepath.Base(p.base), partMark)
+	if role, ok := strings.CutPrefix(name, p.suite+"-"); ok {
+		return role
+	}
+	return RoleGenerator
+}
+
+// label writes the suite into every sample that lacks it, an owner's labels being its
+// own, and the role that the stack tells of where there is none.
 func (p *Profiles) label(path string) error {
 	prof, err := ReadProfile(path)
 	if err != nil {
@@ -134,6 +146,12 @@ func (p *Profiles) label(path string) error {
 			s.Label = map[string][]string{}
 		}
 		s.Label[labelSuite] = []string{p.suite}
+		if len(s.Label[labelRole]) > 0 {
+			continue
+		}
+		if role := stackRoleOf(s, p.role()); role != "" {
+			s.Label[labelRole], s.Label[labelFrom] = []string{role}, []string{"stack"}
+		}
 	}
 	return create(path, prof.Write)
 }

@@ -67,7 +67,7 @@ func writeTop(w io.Writer, path string, prof *profile.Profile) error {
 		}
 		return m[name]
 	}
-	var total int64
+	var total, fromStack int64
 	for _, s := range prof.Sample {
 		v := s.Value[index]
 		total += v
@@ -87,8 +87,13 @@ func writeTop(w io.Writer, path string, prof *profile.Profile) error {
 				seen[f.name] = true
 			}
 		}
-		for _, role := range s.Label[labelRole] {
-			of(roles, role).flat += v
+		role := "not known"
+		if known := s.Label[labelRole]; len(known) > 0 {
+			role = known[0]
+		}
+		of(roles, role).flat += v
+		if len(s.Label[labelFrom]) > 0 {
+			fromStack += v
 		}
 	}
 	share := func(v int64) string { return fmt.Sprintf("%.1f %%", 100*float64(v)/float64(max(1, total))) }
@@ -107,6 +112,11 @@ func writeTop(w io.Writer, path string, prof *profile.Profile) error {
 	}
 	for _, r := range most(roles) {
 		if _, err := fmt.Fprintf(w, "  role %s: %s\n", r.name, share(r.flat)); err != nil {
+			return err
+		}
+	}
+	if fromStack > 0 {
+		if _, err := fmt.Fprintf(w, "  %s of the roles are read off the stacks: Go has labels for time on a processor only, and none for its own goroutines\n", share(fromStack)); err != nil {
 			return err
 		}
 	}

@@ -48,15 +48,6 @@ func (s *Series) Median() float64 {
 	return (r[(n-1)/2] + r[n/2]) / 2
 }
 
-// Bar is what a result has to reach. The zero Bar asks for nothing.
-type Bar struct {
-	// Times: at least so many times as good as the best rival.
-	Times float64
-	// Limit: not worse than this value. Used when HasLimit is set.
-	Limit    float64
-	HasLimit bool
-}
-
 // Result is one question put to several implementations.
 type Result struct {
 	Suite, Name string
@@ -64,12 +55,15 @@ type Result struct {
 	Unit        string
 	Better      Better
 	Bar         Bar
+	Also        []Bar // further ones
 	Series      []*Series
 	// Across: results that differ in their last parameter only make the columns of
 	// one table.
 	Across bool
 	// Tabled results are in one of the report's Tables, and have none of their own.
 	Tabled bool
+
+	without string // why a bar's rival was not measured
 }
 
 // series returns the series of impl, a new one if there is none.
@@ -99,49 +93,6 @@ func (r *Result) factor(a, b float64) float64 {
 	return b / a
 }
 
-func (r *Result) bestRival() *Series {
-	var best *Series
-	for _, s := range r.Series {
-		if s.Rival && (best == nil || r.factor(s.Median(), best.Median()) > 1) {
-			best = s
-		}
-	}
-	return best
-}
-
-// Verdict tells whether the bar is reached, and says how far off it is. known
-// is false when there is no bar or nothing to compare.
-func (r *Result) Verdict() (pass, known bool, text string) {
-	us := r.find(ours)
-	if us == nil {
-		return false, false, ""
-	}
-	switch {
-	case r.Bar.HasLimit:
-		pass = r.Bar.Limit >= us.Median()
-		word := "at most"
-		if r.Better == Higher {
-			pass = r.Bar.Limit <= us.Median()
-			word = "at least"
-		}
-		text = fmt.Sprintf("%s %s: %s", word, Number(r.Bar.Limit), Number(us.Median()))
-	case r.Bar.Times > 0:
-		best := r.bestRival()
-		if best == nil {
-			return false, false, ""
-		}
-		f := r.factor(us.Median(), best.Median())
-		pass = f >= r.Bar.Times
-		text = fmt.Sprintf("%.2fx the best of the others (%s): %.2fx", r.Bar.Times, best.Impl, f)
-		if pool := r.find(poolName); pool != nil {
-			text += fmt.Sprintf("; %s %.2fx", poolName, r.factor(pool.Median(), best.Median()))
-		}
-	default:
-		return false, false, ""
-	}
-	return pass, true, text
-}
-
 // Report is the outcome of one or more suites.
 type Report struct {
 	Results []*Result
@@ -149,6 +100,8 @@ type Report struct {
 	Tables []Table
 	// LeftOut says what could not be measured here, and why.
 	LeftOut []string
+	// Absent are bars whose results could not be measured here.
+	Absent []Unmeasured
 	// Conditions of the run become a row of their own; nil: none.
 	Conditions *Conditions
 	// Suite is their suite.
@@ -197,12 +150,19 @@ type Row struct {
 	Unit   string         `json:"unit"`
 	Better Better         `json:"better"`
 	Runs   []float64      `json:"runs"`
+	// Rival and Bars, those of ours, are there so that stored results can be judged
+	// again: see Judge.
+	Rival bool  `json:"rival,omitempty"`
+	Bars  []Bar `json:"bars,omitempty"`
 }
 
 // Rows lists every implementation's answer.
 func (rep *Report) Rows() []Row {
 	rows := []Row{} // an empty report is [] in JSON
+	unmeasured := slices.Clone(rep.Absent)
 	for _, r := range rep.Results {
+		bars, _, open := r.judged()
+		unmeasured = append(unmeasured, open...)
 		params := map[string]any{}
 		for _, p := range r.Params {
 			params[p.Name] = p.Value
@@ -211,12 +171,17 @@ func (rep *Report) Rows() []Row {
 			if len(s.Runs) == 0 {
 				continue // the suite ended before it
 			}
-			rows = append(rows, Row{r.Suite, r.Name, params, s.Impl, s.Median(), r.Unit, r.Better, s.Runs})
+			row := Row{Suite: r.Suite, Name: r.Name, Params: params, Impl: s.Impl, Value: s.Median(), Unit: r.Unit, Better: r.Better, Runs: s.Runs, Rival: s.Rival}
+			if s.Impl == ours {
+				row.Bars = bars
+			}
+			rows = append(rows, row)
 		}
 	}
 	if rep.Conditions != nil {
 		c := *rep.Conditions
 		c.LeftOut, c.Workers = append(c.LeftOut, rep.LeftOut...), max(c.Workers, rep.workers)
+		c.Unmeasured = append(c.Unmeasured, unmeasured...)
 		rows = append(rows, c.row(rep.Suite))
 	}
 	return rows
@@ -235,6 +200,7 @@ func (rep *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	passed, judged := 0, 0
 	var missed []string
+	unmeasured := slices.Clone(rep.Absent)
 	for _, t := range rep.Tables {
 		fmt.Fprintf(&b, "%s\n", t.Title)
 		WriteColumns(&b, t.Align, t.Rows) // a strings.Builder takes everything
@@ -252,7 +218,7 @@ func (rep *Report) WriteText(w io.Writer) error {
 			r = &Result{Suite: r.Suite, Name: r.Name, Params: r.Params[:len(r.Params)-1], Unit: r.Unit, Better: r.Better}
 		}
 		switch {
-		case r.Tabled && r.Bar == (Bar{}):
+		case r.Tabled && len(r.bars()) == 0:
 			continue
 		case r.Tabled:
 			fmt.Fprintf(&b, "%s\n", r.title())
@@ -265,22 +231,22 @@ func (rep *Report) WriteText(w io.Writer) error {
 			}
 		}
 		for _, r := range results {
-			pass, known, text := r.Verdict()
-			if !known {
-				continue
+			_, verdicts, open := r.judged()
+			unmeasured = append(unmeasured, open...)
+			for _, j := range verdicts {
+				judged++
+				word, text := "pass", j.String()
+				if j.Outcome == Reached {
+					passed++
+				} else {
+					word = "MISS"
+					missed = append(missed, r.title())
+				}
+				if n > 1 {
+					text = fmt.Sprintf("at %v: %s", r.Params[len(r.Params)-1].Value, text)
+				}
+				fmt.Fprintf(&b, "  %s  %s\n", word, text)
 			}
-			judged++
-			word := "pass"
-			if pass {
-				passed++
-			} else {
-				word = "MISS"
-				missed = append(missed, r.title())
-			}
-			if n > 1 {
-				text = fmt.Sprintf("at %v: %s", r.Params[len(r.Params)-1].Value, text)
-			}
-			fmt.Fprintf(&b, "  %s  %s\n", word, text)
 		}
 		b.WriteByte('\n')
 	}
@@ -289,6 +255,9 @@ func (rep *Report) WriteText(w io.Writer) error {
 		for _, m := range missed {
 			fmt.Fprintf(&b, "  missed: %s\n", m)
 		}
+	}
+	for _, u := range unmeasured {
+		fmt.Fprintf(&b, "  not measured: %s, %s: %s\n", u.What, u.Bar, u.Why)
 	}
 	for _, why := range rep.LeftOut {
 		fmt.Fprintf(&b, "left out: %s\n", why)
@@ -340,7 +309,7 @@ func across(b *strings.Builder, results []*Result) {
 func (r *Result) title() string {
 	parts := []string{r.Suite, r.Name}
 	for _, p := range r.Params {
-		parts = append(parts, fmt.Sprintf("%s=%v", p.Name, p.Value))
+		parts = append(parts, p.Name+"="+ParamText(p.Value))
 	}
 	return strings.Join(parts, " ")
 }

@@ -27,14 +27,15 @@ type schedule struct {
 
 // The stages of a job whose times are kept.
 const (
-	stageLag    = "issue-lag"             // from scheduled to accepted
-	stageQueue  = "queue-wait"            // from accepted to started
-	stageLookup = "lookup"                // what the job says of itself
-	stageStore  = "store"                 // likewise
-	stageWhole  = "scheduled-to-finished" // all of it
+	stageLag     = "issue-lag"             // from scheduled to accepted
+	stageQueue   = "queue-wait"            // from accepted to started
+	stageService = "service"               // from started to finished
+	stageLookup  = "lookup"                // the part of service that the job says of itself
+	stageStore   = "store"                 // likewise
+	stageWhole   = "scheduled-to-finished" // all of it
 )
 
-var stages = []string{stageLag, stageQueue, stageLookup, stageStore, stageWhole}
+var stages = []string{stageLag, stageQueue, stageService, stageLookup, stageStore, stageWhole}
 
 // played is what came of a schedule.
 type played struct {
@@ -186,6 +187,7 @@ func (s *schedule) run(ctx context.Context, stop func(), start time.Time, lane i
 			continue // a failure's time is no figure
 		}
 		enter(w.times[stageQueue], started-a.at)
+		enter(w.times[stageService], w.last-started)
 		enter(w.times[stageLookup], lookup)
 		if store > 0 {
 			enter(w.times[stageStore], store)

@@ -45,7 +45,7 @@ func TestSchedule(t *testing.T) {
 			t.Errorf("lane %d did %v", lane, jobs)
 		}
 	}
-	for stage, want := range map[string]int64{stageLag: 60, stageQueue: 60, stageLookup: 60, stageStore: 30, stageWhole: 60} {
+	for stage, want := range map[string]int64{stageLag: 60, stageQueue: 60, stageService: 60, stageLookup: 60, stageStore: 30, stageWhole: 60} {
 		if n := p.times[stage].TotalCount(); n != want {
 			t.Errorf("%d times of %s, want %d", n, stage, want)
 		}

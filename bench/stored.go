@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -47,9 +48,18 @@ func (r *Row) Title() string {
 	}
 	parts := []string{r.Suite, r.Name}
 	for _, name := range slices.Sorted(maps.Keys(r.Params)) {
-		parts = append(parts, fmt.Sprintf("%s=%v", name, r.Params[name]))
+		parts = append(parts, name+"="+ParamText(r.Params[name]))
 	}
 	return strings.Join(parts, " ")
+}
+
+// ParamText is a parameter's value as text, the same whether it was stored, which makes
+// every number a float64, or not.
+func ParamText(v any) string {
+	if f, ok := v.(float64); ok {
+		return strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	return fmt.Sprint(v)
 }
 
 // Key tells a row from all others of one run.

@@ -94,3 +94,25 @@ func TestConditionsOfAMachine(t *testing.T) {
 		t.Errorf("a machine that says nothing: %+v", c)
 	}
 }
+
+// A row that was stored is the one that was measured: numbers are of another type
+// there, and large ones are written as they are.
+func TestStoredRowsHaveTheirKeys(t *testing.T) {
+	rep := &Report{}
+	r := rep.result(Result{Suite: "engine", Name: "put", Params: []Param{{"size", 2 << 20}, {"share", 0.5}, {"checksum", "on"}}, Unit: "ns/op", Better: Lower})
+	r.series(ours).Runs = []float64{1, 2, 3, 4, 5}
+	var b bytes.Buffer
+	if err := rep.WriteJSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	stored, err := ReadRows(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := stored[0].Key(), "engine put checksum=on share=0.5 size=2097152 kvcr"; got != want || rep.Rows()[0].Key() != want {
+		t.Errorf("stored %q, measured %q, want %q", got, rep.Rows()[0].Key(), want)
+	}
+	if changes, onlyOld, onlyNew := Compare(stored, rep.Rows()); len(changes) != 1 || onlyOld+onlyNew != 0 {
+		t.Errorf("%d rows compared, %d and %d not", len(changes), onlyOld, onlyNew)
+	}
+}

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,6 +39,8 @@ const (
 	// traceDepth is more than may wait for a lane of a node that keeps up by far.
 	traceDepth = 1024
 	traceDrain = 30 * time.Second
+	// traceQuiet is the pause before the clock starts, as in the router's benchmark.
+	traceQuiet = 5 * time.Second
 	// quickTrace is how much of a trace a quick run plays.
 	quickTrace = 4 * time.Second
 )
@@ -157,8 +159,12 @@ func (o TraceOptions) playOnce(ctx context.Context, tr *trace.Trace, speed float
 	if s.due[len(s.due)-1] <= 0 {
 		return nil, 0, &OptionError{"trace", tr.Name, "requests at different times"}
 	}
-	runtime.GC()
-	time.Sleep(o.lasting(500 * time.Millisecond)) // quiet: the node's start has passed
+	debug.FreeOSMemory()
+	quiet := traceQuiet
+	if o.Quick {
+		quiet /= 10
+	}
+	time.Sleep(o.lasting(quiet)) // the node's start has passed
 	p, err := s.play(ctx)
 	return p, t.hitPercent(), err
 }

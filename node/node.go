@@ -130,7 +130,7 @@ func Start(cfg Config) (n *Node, err error) {
 		n.served <- nil
 		return n, err
 	}
-	go func() { n.served <- n.web.Serve() }()
+	go roleHTTP.Run(func() { n.served <- n.web.Serve() })
 	return n, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/kvcr-go/kvcr/hints/keys"
 	"github.com/kvcr-go/kvcr/hints/publish"
 	"github.com/kvcr-go/kvcr/internal/listen"
+	"github.com/kvcr-go/kvcr/internal/role"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -142,10 +143,17 @@ func (rt *routing) begin(r *Router, e *kvcr.Engine, log *slog.Logger) (err error
 	return nil
 }
 
+// What goroutines of a node are for, in profiles.
+var (
+	roleRouter = role.New("router")
+	roleHTTP   = role.New("http")
+)
+
 func (rt *routing) run(what string, f func() error) {
 	rt.going.Add(1)
 	go func() {
 		defer rt.going.Done()
+		roleRouter.Take()
 		if err := f(); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, kvcr.ErrClosed) {
 			rt.log.Error("routers hear nothing more from here", "what", what, "err", err)
 		}

@@ -244,6 +244,7 @@ func (c *control) endLocked(why error) {
 type events struct{ gnet.BuiltinEventEngine }
 
 func (*events) OnOpen(gc gnet.Conn) ([]byte, gnet.Action) {
+	roleLoop.Take() // gnet starts its goroutines itself
 	c := gc.Context().(*control)
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvcr-go/kvcr/internal/gnetlog"
 	"github.com/kvcr-go/kvcr/internal/procs"
+	"github.com/kvcr-go/kvcr/internal/role"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -118,10 +119,18 @@ func Open(cfg Config) (_ *Node, err error) {
 	}
 	for _, l := range n.listeners {
 		n.accepting.Add(1)
-		go n.accept(l)
+		go roleAccept.Run(func() { n.accept(l) })
 	}
 	return n, nil
 }
+
+// What goroutines of a node are for, in profiles.
+var (
+	roleAccept = role.New("peer-accept")
+	roleLoop   = role.New("peer-loop")
+	roleWork   = role.New("peer-work")
+	roleStream = role.New("peer-stream")
+)
 
 // spawn runs f on a goroutine that Close waits for. False: the node is closing.
 func (n *Node) spawn(f func()) bool {
@@ -133,7 +142,7 @@ func (n *Node) spawn(f func()) bool {
 	n.work.Add(1)
 	go func() {
 		defer n.work.Done()
-		f()
+		roleWork.Run(f)
 	}()
 	return true
 }

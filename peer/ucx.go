@@ -154,7 +154,7 @@ func OpenUCX(cfg UCXConfig) (*UCX, error) {
 	}
 	u.openDirect()
 	u.work.Add(1)
-	go u.register()
+	go roleWork.Run(u.register)
 	return u, nil
 }
 

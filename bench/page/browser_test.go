@@ -52,6 +52,29 @@ const inspect = `(() => {
   check('svg.chart text', 'fill', 4.5); check('td', 'color', 4.5); check('td small', 'color', 4.5); check('figcaption p', 'color', 4.5);
   check('path.line', 'stroke', 3); check('rect.bar', 'fill', 3);
   if (document.documentElement.scrollWidth > innerWidth) faults.push('the page is wider than the window');
+  // What charts have to show: what their legend names, and what their axes are.
+  const shows = (title, xlabel, ...legend) => {
+    const f = [...document.querySelectorAll('figure')].filter(f => f.querySelector('h3').textContent.includes(title));
+    if (!f.length) { faults.push('no chart of ' + title); return; }
+    for (const c of f) {
+      const names = [...c.querySelectorAll('ul.legend li')].map(li => li.textContent).join('|');
+      if (!c.querySelector('.xlabel').textContent.includes(xlabel)) faults.push(title + ': the x axis is not ' + xlabel);
+      for (const n of legend) if (!names.includes(n)) faults.push(title + ': the legend has no ' + n + ' but ' + names);
+    }
+  };
+  shows('Hit ratio against capacity', 'capacity', 'kvcr', 'LRU', 'S3-FIFO', 'Belady');
+  shows('Bandwidth of puts', 'block size', 'kvcr', 'limit: ');
+  shows('Bandwidth of deliveries', 'block size', 'kvcr', 'limit: ');
+  shows('Bandwidth of fetches', 'block size', 'kvcr', 'limit: ');
+  shows('Bandwidth of reads', 'value size', 'kvcr', 'limit: ');
+  shows('Latency of a 64 B get', 'percentile, by nines', 'kvcr', 'otter');
+  shows('Latency of a 64 B GET', 'percentile, by nines', 'kvcr', 'redis');
+  shows('Where the time of a request goes', 'percentile, by nines', 'issue lag', 'queue', 'service', 'from scheduled to finished');
+  shows('Planner cost against sources', 'sources', 'p50', 'p99');
+  shows('Cost of a request against nodes', 'nodes', 'planner, exponent', 'total, exponent');
+  shows('Values of 64 B', 'more is better');
+  if (document.querySelectorAll('section.bars tr').length < 7) faults.push('no table of bars');
+  check('section.bars .outcome', 'color', 4.5);
   return JSON.stringify({charts: charts.length, figures: document.querySelectorAll('figure').length, lines: document.querySelectorAll('svg.chart path.line').length,
     bars: document.querySelectorAll('rect.bar').length, card, faults: [...new Set(faults)]});
 })()`

@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kvcr-go/kvcr/bench"
@@ -35,6 +36,8 @@ type conditions struct {
 	bench.Conditions
 	When, Lasted string
 	Notes        []string
+	// LeftOut are behind a click when there are many.
+	LeftOut []string
 }
 
 // machine is one on which suites ran.
@@ -43,7 +46,18 @@ type machine struct {
 	Facts  [][2]string
 }
 
+// barLines are what became of the bars of one suite.
+type barLines struct {
+	Suite, Count string
+	Missed       bool // some
+	Lines        []barLine
+}
+
+type barLine struct{ Class, Outcome, What, Bar, Got string }
+
 type pageData struct {
+	Bars     []barLines
+	BarCount string
 	Machines []machine
 	Sections []section
 	Dates    string
@@ -70,7 +84,50 @@ func Write(w io.Writer, all []bench.Row) error {
 		sec.Figures, sec.Tables = f.list, tables(rs)
 		data.Sections = append(data.Sections, sec)
 	}
+	data.addBars(bench.Judge(all))
 	return pageTemplate.Execute(w, data)
+}
+
+// addBars shows what became of every bar. Where none was judged there is a line only.
+func (d *pageData) addBars(all []bench.Judgement) {
+	if len(all) == 0 {
+		return
+	}
+	d.BarCount = bench.CountBars(all)
+	if !slices.ContainsFunc(all, func(j bench.Judgement) bool { return j.Outcome != bench.NotMeasured }) {
+		return
+	}
+	classes := map[bench.Outcome]string{bench.Reached: "reached", bench.Missed: "missed", bench.NotMeasured: "open"}
+	for _, s := range inOrder(rowsOf(all)) {
+		of := barLines{Suite: s.name}
+		n := map[bench.Outcome]int{}
+		for _, j := range all {
+			if j.Suite == s.name {
+				n[j.Outcome]++
+				l := barLine{classes[j.Outcome], string(j.Outcome), j.What, j.Bar, j.Got}
+				if j.Off != "" {
+					l.Got += ", " + j.Off
+				}
+				of.Lines = append(of.Lines, l)
+			}
+		}
+		var counts []string
+		for _, outcome := range []bench.Outcome{bench.Reached, bench.Missed, bench.NotMeasured} {
+			if n[outcome] > 0 {
+				counts = append(counts, fmt.Sprintf("%d %s", n[outcome], outcome))
+			}
+		}
+		of.Count, of.Missed = strings.Join(counts, ", "), n[bench.Missed] > 0
+		d.Bars = append(d.Bars, of)
+	}
+}
+
+// rowsOf stand for the suites of bars, to put them in order.
+func rowsOf(all []bench.Judgement) (out []bench.Row) {
+	for _, j := range all {
+		out = append(out, bench.Row{Suite: j.Suite})
+	}
+	return out
 }
 
 // inOrder are the suites that rows have: those known here, then others.
@@ -89,6 +146,9 @@ func inOrder(all []bench.Row) (out []suite) {
 	return out
 }
 
+// manyLeftOut notes are more than one wants to read before the charts; arbitrary.
+const manyLeftOut = 2
+
 func conditionsOf(c bench.Conditions) *conditions {
 	out := &conditions{Conditions: c, When: c.Date.Format("2 January 2006, 15:04 MST"), Lasted: c.Took.Round(time.Second / 10).String()}
 	add := func(given bool, note string) {
@@ -100,6 +160,10 @@ func conditionsOf(c bench.Conditions) *conditions {
 	add(c.Quick && !c.Smoke, "A quick run: figures are for orientation.")
 	add(len(c.Profiles) > 0, fmt.Sprintf("Profiles were taken meanwhile (%v), which cost time.", c.Profiles))
 	add(c.Error != "", "The suite ended early: "+c.Error)
+	if len(c.LeftOut) > manyLeftOut {
+		out.LeftOut = c.LeftOut
+		return out
+	}
 	for _, why := range c.LeftOut {
 		add(true, "Left out: "+why)
 	}

@@ -37,6 +37,30 @@ func TestPageStandsAlone(t *testing.T) {
 	}
 }
 
+// The page begins with what became of every bar, under the suites in the page's order.
+func TestPageOfBars(t *testing.T) {
+	html := written(t, sample())
+	bars := html[strings.Index(html, `<h2 id="bars">`):strings.Index(html, "<h3>Machine")]
+	for _, w := range []string{
+		"7 bars: 3 reached, 3 missed, 1 not measured", `<a href="#engine">engine</a>`, "get-copy size=64", "1.40x the best of the others (otter)", "1.60x; kvcr-pool 1.23x",
+		"1.60x; kvcr-pool 1.23x, 20 % short", `class="missed"`, `class="reached"`, `class="open"`, "redis-server is not installed",
+	} {
+		if !strings.Contains(bars, w) {
+			t.Errorf("the bars have no %q in\n%s", w, bars)
+		}
+	}
+	if !strings.Contains(html, "3 things were left out") {
+		t.Error("what was left out is not told")
+	}
+	if strings.Contains(written(t, rowsWithoutBars()), `id="bars"`) {
+		t.Error("results without bars have a part for them")
+	}
+}
+
+func rowsWithoutBars() []bench.Row {
+	return []bench.Row{{Suite: "ring", Name: "one-way", Impl: "kvcr", Value: 5, Runs: []float64{5}, Unit: "ns", Better: bench.Lower, Params: map[string]any{"batch": 1.0}}}
+}
+
 // Whatever rows a file holds, there is a page: suites that nobody knows, values that
 // cannot be drawn, nothing at all.
 func TestPageOfOddRows(t *testing.T) {

@@ -1,7 +1,6 @@
 package page
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -54,7 +53,7 @@ func text(r bench.Row, param string) string {
 	if !ok {
 		return ""
 	}
-	return fmt.Sprint(v)
+	return bench.ParamText(v)
 }
 
 // num is a parameter as a number. Rows that were stored have float64, others what

@@ -27,7 +27,7 @@ type benchCmd struct {
 	JSON       string   `name:"json" placeholder:"FILE" help:"Write all figures as JSON; - is standard output."`
 	Report     string   `placeholder:"DIR" help:"Write a page with charts, DIR/index.html."`
 	Compare    string   `placeholder:"OLD.json" help:"Compare with what an earlier run wrote as JSON."`
-	Profile    []string `placeholder:"KIND,..." enum:"cpu,mem,mutex,block,trace" help:"Take profiles: cpu, mem, mutex, block, trace. They cost time: such figures are for orientation."`
+	Profile    []string `placeholder:"KIND,..." enum:"cpu,mem,mutex,block,trace" help:"Take profiles: cpu, mem, mutex, block, trace. Samples say suite and role, those of processor time the shard too. They cost time: such figures are for orientation."`
 	ProfileDir string   `default:"profiles" placeholder:"DIR" help:"Where profiles go, as SUITE.KIND.pprof."`
 	Quick      bool     `help:"At most 45 seconds a suite, 10 minutes in all: fewer and shorter rounds, less memory. For orientation."`
 	Smoke      bool     `help:"Run every case as small as it can be: all bytes are checked, nothing is measured."`
@@ -46,10 +46,10 @@ type benchCmd struct {
 	Plan   benchPlanCmd   `cmd:"" help:"The planner over its 15 fixtures, a process for each sample; lookups beside events; the planner beside its oracle."`
 	Scale  benchScaleCmd  `cmd:"" help:"A router and up to a thousand nodes in virtual time: how the cost of a request grows with nodes, blocks and requests."`
 
-	All benchAllCmd `cmd:"" help:"All suites, each in a process of its own."`
+	All benchAllCmd `cmd:"" help:"All suites, each in a process of its own, and what became of every bar. An estimated 75 minutes on two processors, half an hour of it the engine suite; with --quick at most 10 minutes."`
 
 	Suites       benchListCmd    `cmd:"" default:"1" help:"List the suites."`
-	FromStored   benchStoredCmd  `cmd:"" name:"report" help:"Make the page, or compare, from stored results."`
+	FromStored   benchStoredCmd  `cmd:"" name:"report" help:"Say what became of every bar, make the page, or compare, from stored results."`
 	ShowProfiles benchProfileCmd `cmd:"" name:"profile" help:"Say where the time went in profiles."`
 
 	PeerSource  benchSourceCmd   `cmd:"" hidden:"" help:"The source of the peer suite."`
@@ -129,6 +129,7 @@ func (c *benchCmd) Run(e *env, k *kong.Context, args commandLine) error {
 	if len(rep.Results) > 0 {
 		if c.JSON != "-" {
 			err = errors.Join(err, rep.WriteText(e.stdout))
+			e.printf("took %v\n", rep.Conditions.Took.Round(time.Second/10))
 		}
 		err = errors.Join(err, c.output(e, rep.Rows(), old))
 	}
@@ -168,9 +169,7 @@ func (c *benchCmd) suite(e *env, name string, s benchSuite, args commandLine) (r
 		here.Error = err.Error()
 	}
 	if c.Smoke {
-		for _, r := range rep.Results {
-			r.Bar = bench.Bar{} // nothing was measured
-		}
+		rep.Unjudge("a smoke run measures nothing")
 	}
 	rep.Suite, rep.Conditions = name, &here
 	return rep, err
@@ -186,6 +185,15 @@ func (c *benchCmd) stored() ([]bench.Row, error) {
 		return nil, usageError{err}
 	}
 	return rows, nil
+}
+
+// bars says what became of each.
+func (c *benchCmd) bars(e *env, rows []bench.Row) error {
+	text := e.stdout
+	if c.JSON == "-" {
+		text = e.stderr
+	}
+	return bench.WriteBars(text, bench.Judge(rows))
 }
 
 // output writes rows where the flags say.

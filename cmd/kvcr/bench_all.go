@@ -52,22 +52,39 @@ func (benchAllCmd) Run(e *env, root *cli, k *kong.Context) error {
 	}
 	var errs []error
 	var rows []bench.Row
-	for _, s := range suitesOf(k.Model.Node) {
+	suites := suitesOf(k.Model.Node)
+	times := [][]string{{"suite", "took", ""}}
+	began := time.Now()
+	for i, s := range suites {
 		if ctx.Err() != nil {
 			errs = append(errs, fmt.Errorf("%s: not begun: %w", s.Name, context.Cause(ctx)))
+			times = append(times, []string{s.Name, "", "not begun"})
 			continue
 		}
+		if !c.Quiet {
+			fmt.Fprintf(e.stderr, "kvcr: suite %d of %d: %s; %v so far\n", i+1, len(suites), s.Name, time.Since(began).Round(time.Second))
+		}
+		suiteBegan := time.Now()
 		args := c.childArgs(s.Name, filepath.Join(dir, s.Name+".json"))
 		if short, ok := s.Target.Addr().Interface().(shortAmongAll); ok {
 			args = append(args, short.amongAll(c)...)
 		}
 		got, err := c.inChild(ctx, e, exe, s.Name, args)
 		rows = bench.MergeRows(rows, got)
+		end := ""
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", s.Name, err))
+			end = "ended early"
 		}
+		times = append(times, []string{s.Name, time.Since(suiteBegan).Round(time.Second / 10).String(), end})
 	}
-	return errors.Join(append(errs, c.output(e, rows, old))...)
+	times = append(times, []string{"all", time.Since(began).Round(time.Second / 10).String(), ""})
+	if c.JSON != "-" {
+		e.printf("== all\n\n")
+		errs = append(errs, bench.WriteColumns(e.stdout, "lrl", times))
+		e.printf("\n")
+	}
+	return errors.Join(append(errs, c.bars(e, rows), c.output(e, rows, old))...)
 }
 
 // shortAmongAll is a suite that takes flags of its own where all suites run.

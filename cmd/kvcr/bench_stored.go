@@ -27,16 +27,14 @@ func (benchListCmd) Run(e *env, k *kong.Context) error {
 	return nil
 }
 
-// benchStoredCmd makes of stored results what a run would have made of them.
+// benchStoredCmd makes of stored results what a run would have made of them: what
+// became of every bar, and what the flags ask for.
 type benchStoredCmd struct {
 	Files []string `arg:"" name:"file" help:"Results that --json wrote. Of equal rows the last file's stay."`
 }
 
 func (c *benchStoredCmd) Run(e *env, root *cli) error {
 	b := &root.Bench
-	if b.Report == "" && b.Compare == "" && b.JSON == "" {
-		return usageError{errors.New("nothing to do: give --report DIR, --compare OLD.json or --json FILE")}
-	}
 	old, err := b.stored()
 	if err != nil {
 		return err
@@ -49,7 +47,8 @@ func (c *benchStoredCmd) Run(e *env, root *cli) error {
 		}
 		runs = append(runs, rows)
 	}
-	return b.output(e, bench.MergeRows(runs...), old)
+	rows := bench.MergeRows(runs...)
+	return errors.Join(b.bars(e, rows), b.output(e, rows, old))
 }
 
 type benchProfileCmd struct {

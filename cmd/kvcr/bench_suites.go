@@ -30,6 +30,14 @@ func (c *benchEngineCmd) measure(e *env, o bench.Options) (*bench.Report, error)
 	return bench.Engine(e.ctx, o)
 }
 
+// amongAll has every bar measured, where time is no matter.
+func (c *benchEngineCmd) amongAll(root *benchCmd) []string {
+	if root.Quick || root.Smoke {
+		return nil
+	}
+	return []string{"--big"}
+}
+
 type benchRingCmd struct{}
 
 func (c *benchRingCmd) measure(e *env, o bench.Options) (*bench.Report, error) {

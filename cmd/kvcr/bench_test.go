@@ -82,7 +82,7 @@ func TestBenchMistakes(t *testing.T) {
 		{"profile", []string{"ring", "--profile", "heap"}, nil, []string{"heap", "mem"}},
 		{"compare", []string{"ring", "--compare", "/nowhere.json"}, nil, []string{"/nowhere.json"}},
 		{"report of nothing", []string{"report"}, nil, []string{"file"}},
-		{"report to nowhere", []string{"report", "/nowhere.json"}, nil, []string{"--report"}},
+		{"report of what is not there", []string{"report", "/nowhere.json"}, nil, []string{"/nowhere.json"}},
 		{"report of no file", []string{"report", "/nowhere.json", "--report", "x"}, nil, []string{"/nowhere.json"}},
 	}
 	for _, tt := range tests {
@@ -170,6 +170,26 @@ func TestBenchSmoke(t *testing.T) {
 			}
 		}
 	}
+	// Every bar is known of, and none judged.
+	bars := bench.Judge(rows)
+	perSuite := map[string]int{}
+	for _, j := range bars {
+		perSuite[j.Suite]++
+		if j.Outcome != bench.NotMeasured || j.What == "" || j.Bar == "" {
+			t.Errorf("a bar %+v", j)
+		}
+	}
+	for _, s := range []string{"engine", "ring", "replay", "node", "trace", "peer", "hints", "plan", "scale", "soak"} {
+		if perSuite[s] == 0 {
+			t.Errorf("no bars of suite %s: %v", s, perSuite)
+		}
+	}
+	if want := bench.CountBars(bars); !strings.Contains(out, want+"\n") || len(bars) < 140 {
+		t.Errorf("the output does not say %q", want)
+	}
+	if !strings.Contains(out, "\nscale   ") || !strings.Contains(out, "\nall ") {
+		t.Errorf("the output does not say how long suites took:\n%s", out[max(0, len(out)-2000):])
+	}
 	html, err := os.ReadFile(filepath.Join(site, "index.html"))
 	if err != nil {
 		t.Fatal(err)
@@ -216,6 +236,33 @@ func TestBenchSmoke(t *testing.T) {
 	if loops == 0 {
 		t.Errorf("none of %d samples of the server is of its event loops", len(p.Sample))
 	}
+	// Nearly all time has a role, and nearly all that is not the runtime's own has it
+	// from its goroutine.
+	var all, known, stack, ofRuntime int64
+	for _, name := range names {
+		p, err := bench.ReadProfile(filepath.Join(prof, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range p.Sample {
+			ns := s.Value[1]
+			all += ns
+			role := s.Label["role"]
+			if len(role) > 0 {
+				known += ns
+			}
+			if len(s.Label["role_from"]) > 0 {
+				stack += ns
+				if slices.Contains([]string{"collector", "scheduler", "runtime"}, role[0]) {
+					ofRuntime += ns
+				}
+			}
+		}
+	}
+	if known*100 < all*95 || (stack-ofRuntime)*100 > all*10 {
+		t.Errorf("of %d ms %d have a role, %d by their stack, of which %d are the runtime's", all/1e6, known/1e6, stack/1e6, ofRuntime/1e6)
+	}
+	t.Logf("of %d ms %d have a role, %d by their stack, of which %d are the runtime's", all/1e6, known/1e6, stack/1e6, ofRuntime/1e6)
 	if code, out, msg := call(t, nil, "bench", "profile", prof); code != 0 || strings.Count(out, "go tool pprof") != len(names) {
 		t.Errorf("exit code %d: %s\n%s", code, msg, out)
 	}

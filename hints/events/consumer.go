@@ -11,6 +11,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/kvcr-go/kvcr/hints/events/zmtp"
+	"github.com/kvcr-go/kvcr/internal/role"
 )
 
 // ConsumerConfig shapes a Consumer.
@@ -205,9 +206,12 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 		return c, nil
 	}
 	c.wg.Add(1)
-	go c.run()
+	go roleConsumer.Run(c.run)
 	return c, nil
 }
+
+// roleConsumer is that of the goroutine that follows a publisher, in profiles.
+var roleConsumer = role.New("event-consumer")
 
 // Endpoint returns where the Consumer connects to or listens, with the port chosen.
 func (c *Consumer) Endpoint() string {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvcr-go/kvcr/hints"
+	"github.com/kvcr-go/kvcr/internal/role"
 )
 
 // Block is what a source says of one hash.
@@ -241,8 +242,15 @@ func (x *Executor) tidyLocked(l *lane) {
 	}
 }
 
+// What goroutines of an executor are for, in profiles.
+var (
+	roleWork   = role.New("hint-work")
+	roleReport = role.New("hint-report")
+)
+
 // serve works for the lanes that are ready, until none is.
 func (x *Executor) serve() {
+	roleWork.Take()
 	x.mu.Lock()
 	for len(x.ready) > 0 {
 		l := x.ready[0]

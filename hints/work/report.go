@@ -49,6 +49,7 @@ func (x *Executor) tellLocked(n news) {
 
 // tell reports until there is no more news. What has gathered is reported together.
 func (x *Executor) tell() {
+	roleReport.Take()
 	x.mu.Lock()
 	for len(x.news) > 0 {
 		batch := x.news

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kvcr-go/kvcr/internal/role"
 )
 
 // Client is one node, as seen from here. Any number of goroutines may use it.
@@ -73,6 +75,13 @@ func (cl *Client) Close() error {
 	return nil
 }
 
+// What goroutines of a client are for, in profiles.
+var (
+	roleReader = role.New("client-reader")
+	roleWriter = role.New("client-writer")
+	roleWork   = role.New("client-work")
+)
+
 // spawn runs f in the background, unless the client is closed.
 func (cl *Client) spawn(f func()) bool {
 	cl.mu.Lock()
@@ -83,7 +92,7 @@ func (cl *Client) spawn(f func()) bool {
 	cl.work.Add(1)
 	go func() {
 		defer cl.work.Done()
-		f()
+		roleWork.Run(f)
 	}()
 	return true
 }
@@ -97,7 +106,7 @@ func (cl *Client) adopt(c *conn) bool {
 	}
 	cl.conns[c] = struct{}{}
 	cl.work.Add(1)
-	go c.read()
+	go roleReader.Run(c.read)
 	return true
 }
 

@@ -211,6 +211,7 @@ func (c *conn) push() {
 // flush writes until there is nothing more.
 func (c *conn) flush() {
 	defer c.cl.work.Done()
+	roleWriter.Take()
 	for c.write(true) && c.take() {
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/kvcr-go/kvcr"
+	"github.com/kvcr-go/kvcr/internal/role"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -50,6 +51,9 @@ func (c *binaryConn) subscribe(s *session, id uint64, payload []byte) error {
 	return nil
 }
 
+// roleSubscription is that of a goroutine that sends a subscriber what happens.
+var roleSubscription = role.New("subscription")
+
 // begin has a goroutine run a subscription, which ends with the status that run returns.
 func (c *binaryConn) begin(s *session, id uint64, run func(*subscription) wire.Status) {
 	sub := &subscription{s: s, id: id}
@@ -60,6 +64,7 @@ func (c *binaryConn) begin(s *session, id uint64, run func(*subscription) wire.S
 	go func() {
 		defer s.srv.work.Done()
 		defer s.listens.Add(-1)
+		roleSubscription.Take()
 		last := wire.StatusReply{Status: run(sub)}
 		// Nobody can cancel this: the last word is owed.
 		never := func() bool { return false }

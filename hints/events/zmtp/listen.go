@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/kvcr-go/kvcr/internal/role"
 )
 
 // A Listener serves the connections that arrive at an endpoint.
@@ -56,9 +58,15 @@ func Listen(endpoint string, kind Kind, opt Options, serve func(*Conn)) (*Listen
 	}
 	l.endpoint = name(network, l.ln.Addr())
 	l.wg.Add(1)
-	go l.accept()
+	go roleAccept.Run(l.accept)
 	return l, nil
 }
+
+// What goroutines of sockets are for, in profiles.
+var (
+	roleAccept = role.New("zmtp-accept")
+	roleSocket = role.New("zmtp-socket")
+)
 
 // removeStale removes the socket that a dead process has left behind.
 func removeStale(path string) error {
@@ -121,7 +129,7 @@ func (l *Listener) accept() {
 		default:
 			l.conns[nc] = struct{}{}
 			l.wg.Add(1)
-			go l.handle(nc)
+			go roleSocket.Run(func() { l.handle(nc) })
 		}
 		l.mu.Unlock()
 	}

@@ -106,6 +106,7 @@ func (p *Pub) Connect(endpoint string) error {
 	p.wg.Add(1)
 	go func() {
 		defer p.wg.Done()
+		roleSocket.Take()
 		for p.ctx.Err() == nil {
 			if c, err := Dial(p.ctx, endpoint, PUB, p.opt.Options); err == nil {
 				p.serve(c)
