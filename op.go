@@ -120,6 +120,15 @@ type Op struct {
 }
 
 func newOp(n int) *Op {
+	if n == 1 { // most often
+		o := &struct {
+			Op
+			result  [1]Result
+			settled [1]bool
+		}{}
+		o.Op = Op{done: make(chan struct{}), results: o.result[:], settled: o.settled[:], left: 1}
+		return &o.Op
+	}
 	o := &Op{done: make(chan struct{}), results: make([]Result, n), settled: make([]bool, n), left: n}
 	if n == 0 {
 		close(o.done)
