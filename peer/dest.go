@@ -42,6 +42,7 @@ type Dest struct {
 	ops   []*destOp // in order of Submit
 	byID  map[OpID]*destOp
 	out   []Action
+	slots []Slot // of commitGroup
 }
 
 // NewDest returns the destination machine of a process for one endpoint.
