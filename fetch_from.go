@@ -273,7 +273,7 @@ func (f *fetching) planLocked(ask []int) {
 		only       int // 1 + number of a key that shares its block with no other
 	}
 	if len(ask) == 1 { // most often, and nothing can be twice
-		a := &asking{f: f, from: &f.sources[f.source], at: [][]int{ask}, gens: []uint32{f.generationLocked(ask[0])}, left: 1}
+		a := &asking{f: f, from: &f.sources[f.source], at: [][]int{ask}, items: []wire.Wanted{f.wantedLocked(ask[0])}, left: 1}
 		f.waiting = append(f.waiting, a)
 		f.round, f.cut, f.again = 1, len(f.waiting) > 1, nil
 		return
@@ -306,11 +306,11 @@ func (f *fetching) planLocked(ask []int) {
 	for _, pass := range passes {
 		for len(pass) > 0 {
 			n := min(most, len(pass))
-			a := &asking{f: f, from: &f.sources[f.source], at: make([][]int, 0, n), gens: make([]uint32, 0, n)}
+			a := &asking{f: f, from: &f.sources[f.source], at: make([][]int, 0, n), items: make([]wire.Wanted, 0, n)}
 			for len(pass) > 0 && len(a.at) < most && !(len(a.at) > 0 && len(a.at)+runOf(all, pass, most) > most && f.again != nil) {
 				for n := runOf(all, pass, most-len(a.at)); n > 0; n-- {
 					at := all[pass[0]]
-					a.at, a.gens = append(a.at, at), append(a.gens, f.generationLocked(at[0]))
+					a.at, a.items = append(a.at, at), append(a.items, f.wantedLocked(at[0]))
 					pass = pass[1:]
 				}
 			}
@@ -319,6 +319,11 @@ func (f *fetching) planLocked(ask []int) {
 		}
 	}
 	f.round, f.cut, f.again = len(ask), len(f.waiting) > 1, nil
+}
+
+// wantedLocked is what the present source is asked for of key i.
+func (f *fetching) wantedLocked(i int) wire.Wanted {
+	return wire.Wanted{Key: f.keys[i], Generation: f.generationLocked(i)}
 }
 
 // generationLocked is the generation that the present source is asked for.
@@ -422,28 +427,26 @@ func (f *fetching) loseLocked(at []int, why wire.Status) {
 
 // asking is one operation of a fetching.
 type asking struct {
-	f    *fetching
-	op   peer.OpID
-	from *fetchSource
-	at   [][]int  // keys of each item: several when a key was asked for twice
-	gens []uint32 // of each item, 0: any
-	left int      // items without an answer; f.mu
+	f     *fetching
+	op    peer.OpID
+	from  *fetchSource
+	at    [][]int // keys of each item: several when a key was asked for twice
+	items []wire.Wanted
+	left  int // items without an answer; f.mu
 }
 
 // begin submits the operation.
 func (a *asking) begin(until peer.Time) {
 	f := a.f
-	s := peer.Submit{Op: a.op, Namespace: f.ns.cfg.Name, OwnedOnly: a.from.ownedOnly, Deliver: f.targets != nil, Devices: f.spans != nil, Deadline: until}
+	s := peer.Submit{Op: a.op, Namespace: f.ns.cfg.Name, OwnedOnly: a.from.ownedOnly, Deliver: f.targets != nil, Devices: f.spans != nil, Items: a.items, Deadline: until}
 	if a.from.move {
 		s.Mode = wire.TransferMove
 		if f.work != nil {
 			f.e.moveEnds.add(a)
 		}
 	}
-	s.Items = make([]wire.Wanted, 0, len(a.at))
 	var dst []peer.Span
-	for k, at := range a.at {
-		s.Items = append(s.Items, wire.Wanted{Key: f.keys[at[0]], Generation: a.gens[k]})
+	for _, at := range a.at {
 		if f.spans != nil {
 			dst = append(dst, f.spans[at[0]])
 		} else if f.targets != nil {

@@ -109,6 +109,7 @@ type Op struct {
 
 	mu      sync.Mutex // guards what follows
 	aborts  []context.CancelFunc
+	abort   [1]context.CancelFunc // memory of aborts: there is mostly one
 	results []Result
 	settled []bool
 	left    int
@@ -216,6 +217,9 @@ func (o *Op) Abort() bool {
 func (o *Op) onAbort(f context.CancelFunc) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.aborts == nil {
+		o.aborts = o.abort[:0]
+	}
 	o.aborts = append(o.aborts, f)
 }
 

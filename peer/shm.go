@@ -81,10 +81,13 @@ type shmDest struct {
 	down  bool
 }
 
-// copyHere is how many bytes of blocks Post copies itself in one run of the link: a
-// copier would be woken for less than its waking costs, and what small blocks that came
-// together have to say goes out together.
-const copyHere = 64 << 10
+const (
+	// copyHere is how many bytes of blocks Post copies itself in one run of the link,
+	// copyHereBlock of one: a copier would be woken for less than its waking costs, and
+	// what small blocks that came together have to say goes out together.
+	copyHere      = 256 << 10
+	copyHereBlock = 64 << 10
+)
 
 // ran gives Post its share for the next run.
 func (d *shmDest) ran() { d.here = copyHere }
@@ -146,7 +149,7 @@ func (d *shmDest) Post(p Post, namespace string) {
 		return
 	}
 	d.mu.Unlock()
-	if p.Offer.Size <= uint64(d.here) {
+	if p.Offer.Size <= min(copyHereBlock, uint64(d.here)) {
 		d.here -= int(p.Offer.Size)
 		j.run()
 		return
