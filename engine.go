@@ -41,7 +41,6 @@ type Engine struct {
 	background context.Context
 	stop       context.CancelFunc
 	work       sync.WaitGroup
-	fetches    fetches
 
 	sourceFaults atomic.Uint64
 
@@ -108,7 +107,6 @@ func Open(cfg Config) (*Engine, error) {
 	if e.hash == nil {
 		e.hash = xxhash.Sum64
 	}
-	e.fetches.under = map[*fetching]struct{}{}
 	e.hub.init()
 	e.moves.MaxMarks, e.moves.MaxHolds = int64(cfg.MaxMarks), int64(cfg.MaxHolds)
 	e.records = newRecords(e)
@@ -276,7 +274,6 @@ func (e *Engine) Close() error {
 	}
 	defer close(e.done)
 	e.stop()
-	e.fetches.abort()
 	e.hinted.stop()
 	peersErr := e.closePeers()
 	if errors.Is(peersErr, peer.ErrClosing) {

@@ -217,7 +217,6 @@ func newFetching(e *Engine, ns *namespace, op *Op, keys [][]byte, targets []Targ
 // begin asks the first source. There must be one.
 func (f *fetching) begin() {
 	f.e.work.Add(1)
-	f.e.fetches.enter(f)
 	f.drive()
 }
 
@@ -228,37 +227,9 @@ func (f *fetching) cancel() {
 	}
 }
 
-// fetches are those under way, which the end of the engine aborts.
-type fetches struct {
-	mu    sync.Mutex
-	over  bool
-	under map[*fetching]struct{}
-}
-
-func (s *fetches) enter(f *fetching) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.over {
-		f.cancel()
-	}
-	s.under[f] = struct{}{}
-}
-
-func (s *fetches) leave(f *fetching) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.under, f)
-}
-
-// abort aborts them and all later ones.
-func (s *fetches) abort() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.over = true
-	for f := range s.under {
-		f.cancel()
-	}
-}
+// over reports whether nothing is to be begun any more. The end of the engine needs no
+// cancel: the node aborts what is under way.
+func (f *fetching) over() bool { return f.aborted.Load() || f.e.closed.Load() }
 
 // planLocked begins a round: it cuts keys into operations for the present source.
 func (f *fetching) planLocked(ask []int) {
@@ -355,7 +326,7 @@ func (f *fetching) drive() {
 	f.driving = true
 	most := max(1, min(maxRunning, f.e.cfg.MaxTransferBlocks/wire.MaxItems/2))
 	for {
-		if f.aborted.Load() {
+		if f.over() {
 			for _, a := range f.waiting {
 				for _, at := range a.at {
 					f.failed(at, wire.StatusAborted)
@@ -372,7 +343,7 @@ func (f *fetching) drive() {
 			until := f.share
 			f.mu.Unlock()
 			a.begin(until)
-			if f.aborted.Load() {
+			if f.over() {
 				f.abort() // it may have been before the operation was known
 			}
 			f.mu.Lock()
@@ -402,7 +373,7 @@ func (f *fetching) repeatLocked() {
 	for _, u := range f.again {
 		n += len(u.at)
 	}
-	if n < f.round && !f.aborted.Load() {
+	if n < f.round && !f.over() {
 		var ask []int
 		for _, u := range f.again {
 			ask = append(ask, u.at...)
@@ -477,9 +448,9 @@ func (a *asking) settle(s peer.Settle) {
 	f.mu.Lock()
 	why := s.Status
 	switch { // the source has seen first that time is up
-	case why == wire.StatusUnknownOp && f.aborted.Load():
+	case why == wire.StatusUnknownOp && f.over():
 		why = wire.StatusAborted
-	case why == wire.StatusAborted && !f.aborted.Load(), why == wire.StatusUnknownOp && f.e.node.Now() >= f.share:
+	case why == wire.StatusAborted && !f.over(), why == wire.StatusUnknownOp && f.e.node.Now() >= f.share:
 		why = wire.StatusTimeout
 	}
 	a.from.note(at, why)
@@ -534,7 +505,7 @@ func (f *fetching) end(missing []int) {
 		f.mu.Lock()
 		f.refuseLocked(missing, wire.StatusMiss)
 		f.mu.Unlock()
-	case f.aborted.Load():
+	case f.over():
 		f.failed(missing, wire.StatusAborted)
 	case left <= 0:
 		f.failed(missing, wire.StatusTimeout)
@@ -544,7 +515,6 @@ func (f *fetching) end(missing []int) {
 		f.e.fetchRemote(f.ns, f.op, f.keys, missing, f.targets, left)
 	}
 	f.aborted.Store(true)
-	f.e.fetches.leave(f)
 	f.e.work.Done()
 }
 

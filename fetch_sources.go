@@ -141,7 +141,7 @@ func (f *fetching) advised(absent []int) {
 // returns what.
 func (f *fetching) nextLocked() (ask []int) {
 	f.missing = slices.DeleteFunc(f.missing, f.op.answered) // in a move, what was here is asked for, too
-	for len(f.missing)+len(f.here) > 0 && !f.aborted.Load() && f.source+1 < len(f.sources) {
+	for len(f.missing)+len(f.here) > 0 && !f.over() && f.source+1 < len(f.sources) {
 		f.source++
 		s := &f.sources[f.source]
 		f.missing, ask = s.take(f.missing, nil)
