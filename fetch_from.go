@@ -1,9 +1,9 @@
 package kvcr
 
 import (
-	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvcr-go/kvcr/peer"
@@ -160,9 +160,7 @@ type fetching struct {
 	sources []fetchSource
 	work    *independent // not nil: no request waits for this
 	until   peer.Time
-	ctx     context.Context
-	cancel  context.CancelFunc
-	stop    func() bool // lets ctx abort nothing any more
+	aborted atomic.Bool // nothing is begun any more; also when all is over
 
 	mu      sync.Mutex
 	driving bool
@@ -171,7 +169,7 @@ type fetching struct {
 	cut     bool      // the present round has several operations
 	round   int       // how many keys it has
 	waiting []*asking
-	running map[peer.OpID]struct{}
+	running []peer.OpID
 	again   []undone // keys that the same source may give when they are asked for anew
 	missing []int    // keys that are not here, and that no source gives now
 	here    []int    // keys that were here from the start; sources of moves are told
@@ -195,7 +193,7 @@ func newFetching(e *Engine, ns *namespace, op *Op, keys [][]byte, targets []Targ
 	if opt.Timeout <= 0 {
 		opt.Timeout = e.cfg.OperationTimeout
 	}
-	f := &fetching{e: e, ns: ns, op: op, targets: targets, running: map[peer.OpID]struct{}{}, source: -1}
+	f := &fetching{e: e, ns: ns, op: op, targets: targets, source: -1}
 	f.until = e.node.Now() + min(opt.Timeout, endless)
 	// The caller may change its own.
 	size := 0
@@ -210,9 +208,8 @@ func newFetching(e *Engine, ns *namespace, op *Op, keys [][]byte, targets []Targ
 		f.keys[i] = all[from:len(all):len(all)]
 	}
 	f.opt = opt
-	f.opt.Sources, f.opt.Generations = slices.Clone(opt.Sources), slices.Clone(opt.Generations)
+	f.opt.Generations = slices.Clone(opt.Generations)
 	f.named()
-	f.ctx, f.cancel = context.WithCancel(e.background)
 	op.onAbort(f.cancel)
 	return f
 }
@@ -220,9 +217,19 @@ func newFetching(e *Engine, ns *namespace, op *Op, keys [][]byte, targets []Targ
 // begin asks the first source. There must be one.
 func (f *fetching) begin() {
 	f.e.work.Add(1)
-	f.stop = context.AfterFunc(f.ctx, f.abort)
 	f.drive()
 }
+
+// cancel has what is under way aborted, by another goroutine: the caller may have locks.
+func (f *fetching) cancel() {
+	if !f.aborted.Swap(true) {
+		go f.abort()
+	}
+}
+
+// over reports whether nothing is to be begun any more. The end of the engine needs no
+// cancel: the node aborts what is under way.
+func (f *fetching) over() bool { return f.aborted.Load() || f.e.closed.Load() }
 
 // planLocked begins a round: it cuts keys into operations for the present source.
 func (f *fetching) planLocked(ask []int) {
@@ -236,10 +243,17 @@ func (f *fetching) planLocked(ask []int) {
 		size       int
 		only       int // 1 + number of a key that shares its block with no other
 	}
-	items := map[form]*[]int{}
-	forms := map[string]int{}
-	var passes [][]*[]int // no key is twice in a pass
-	for _, i := range ask {
+	if len(ask) == 1 { // most often, and nothing can be twice
+		a := &asking{f: f, from: &f.sources[f.source], at: [][]int{ask}, items: []wire.Wanted{f.wantedLocked(ask[0])}, left: 1}
+		f.waiting = append(f.waiting, a)
+		f.round, f.cut, f.again = 1, len(f.waiting) > 1, nil
+		return
+	}
+	items := make(map[form]int, len(ask)) // places in all
+	all := make([][]int, 0, len(ask))
+	forms := make(map[string]int, len(ask))
+	var passes [][]int // places in all; no key is twice in a pass
+	for k, i := range ask {
 		id := form{key: string(f.keys[i]), generation: f.generationLocked(i)}
 		if f.targets != nil {
 			id.size = len(f.targets[i].Dst)
@@ -247,23 +261,27 @@ func (f *fetching) planLocked(ask []int) {
 		if f.spans != nil { // nobody here copies from one to the other
 			id.only = i + 1
 		}
-		if items[id] == nil {
-			pass := forms[id.key]
-			if forms[id.key]++; pass == len(passes) {
-				passes = append(passes, nil)
-			}
-			items[id] = new([]int)
-			passes[pass] = append(passes[pass], items[id])
+		if at, ok := items[id]; ok {
+			all[at] = append(all[at], i)
+			continue
 		}
-		*items[id] = append(*items[id], i)
+		pass := forms[id.key]
+		if forms[id.key]++; pass == len(passes) {
+			passes = append(passes, nil)
+		}
+		items[id] = len(all)
+		passes[pass] = append(passes[pass], len(all))
+		all = append(all, ask[k:k+1:k+1])
 	}
 	most := min(wire.MaxItems, f.e.cfg.MaxTransferBlocks)
 	for _, pass := range passes {
 		for len(pass) > 0 {
-			a := &asking{f: f, from: &f.sources[f.source]}
-			for len(pass) > 0 && len(a.at) < most && !(len(a.at) > 0 && len(a.at)+runOf(pass, most) > most && f.again != nil) {
-				for n := runOf(pass, most-len(a.at)); n > 0; n-- {
-					a.at, a.gens = append(a.at, *pass[0]), append(a.gens, f.generationLocked((*pass[0])[0]))
+			n := min(most, len(pass))
+			a := &asking{f: f, from: &f.sources[f.source], at: make([][]int, 0, n), items: make([]wire.Wanted, 0, n)}
+			for len(pass) > 0 && len(a.at) < most && !(len(a.at) > 0 && len(a.at)+runOf(all, pass, most) > most && f.again != nil) {
+				for n := runOf(all, pass, most-len(a.at)); n > 0; n-- {
+					at := all[pass[0]]
+					a.at, a.items = append(a.at, at), append(a.items, f.wantedLocked(at[0]))
 					pass = pass[1:]
 				}
 			}
@@ -274,6 +292,11 @@ func (f *fetching) planLocked(ask []int) {
 	f.round, f.cut, f.again = len(ask), len(f.waiting) > 1, nil
 }
 
+// wantedLocked is what the present source is asked for of key i.
+func (f *fetching) wantedLocked(i int) wire.Wanted {
+	return wire.Wanted{Key: f.keys[i], Generation: f.generationLocked(i)}
+}
+
 // generationLocked is the generation that the present source is asked for.
 func (f *fetching) generationLocked(i int) uint32 {
 	if f.source > 0 || len(f.opt.Generations) == 0 || len(f.opt.Sources) == 0 {
@@ -282,10 +305,11 @@ func (f *fetching) generationLocked(i int) uint32 {
 	return f.opt.Generations[i]
 }
 
-// runOf is how many of the first items are for neighbours in the batch, up to most.
-func runOf(items []*[]int, most int) int {
+// runOf is how many of the first items of a pass are for neighbours in the batch, up to
+// most.
+func runOf(all [][]int, pass []int, most int) int {
 	n := 1
-	for n < min(len(items), most) && (*items[n])[0] == (*items[n-1])[0]+1 {
+	for n < min(len(pass), most) && all[pass[n]][0] == all[pass[n-1]][0]+1 {
 		n++
 	}
 	return n
@@ -302,7 +326,7 @@ func (f *fetching) drive() {
 	f.driving = true
 	most := max(1, min(maxRunning, f.e.cfg.MaxTransferBlocks/wire.MaxItems/2))
 	for {
-		if f.ctx.Err() != nil {
+		if f.over() {
 			for _, a := range f.waiting {
 				for _, at := range a.at {
 					f.failed(at, wire.StatusAborted)
@@ -315,11 +339,11 @@ func (f *fetching) drive() {
 			a := f.waiting[0]
 			f.waiting = f.waiting[1:]
 			a.op = f.e.node.NextOp()
-			f.running[a.op] = struct{}{}
+			f.running = append(f.running, a.op)
 			until := f.share
 			f.mu.Unlock()
 			a.begin(until)
-			if f.ctx.Err() != nil {
+			if f.over() {
 				f.abort() // it may have been before the operation was known
 			}
 			f.mu.Lock()
@@ -349,7 +373,7 @@ func (f *fetching) repeatLocked() {
 	for _, u := range f.again {
 		n += len(u.at)
 	}
-	if n < f.round && f.ctx.Err() == nil {
+	if n < f.round && !f.over() {
 		var ask []int
 		for _, u := range f.again {
 			ask = append(ask, u.at...)
@@ -374,18 +398,18 @@ func (f *fetching) loseLocked(at []int, why wire.Status) {
 
 // asking is one operation of a fetching.
 type asking struct {
-	f    *fetching
-	op   peer.OpID
-	from *fetchSource
-	at   [][]int  // keys of each item: several when a key was asked for twice
-	gens []uint32 // of each item, 0: any
-	left int      // items without an answer; f.mu
+	f     *fetching
+	op    peer.OpID
+	from  *fetchSource
+	at    [][]int // keys of each item: several when a key was asked for twice
+	items []wire.Wanted
+	left  int // items without an answer; f.mu
 }
 
 // begin submits the operation.
 func (a *asking) begin(until peer.Time) {
 	f := a.f
-	s := peer.Submit{Op: a.op, Namespace: f.ns.cfg.Name, OwnedOnly: a.from.ownedOnly, Deliver: f.targets != nil, Devices: f.spans != nil, Deadline: until}
+	s := peer.Submit{Op: a.op, Namespace: f.ns.cfg.Name, OwnedOnly: a.from.ownedOnly, Deliver: f.targets != nil, Devices: f.spans != nil, Items: a.items, Deadline: until}
 	if a.from.move {
 		s.Mode = wire.TransferMove
 		if f.work != nil {
@@ -393,8 +417,7 @@ func (a *asking) begin(until peer.Time) {
 		}
 	}
 	var dst []peer.Span
-	for k, at := range a.at {
-		s.Items = append(s.Items, wire.Wanted{Key: f.keys[at[0]], Generation: a.gens[k]})
+	for _, at := range a.at {
 		if f.spans != nil {
 			dst = append(dst, f.spans[at[0]])
 		} else if f.targets != nil {
@@ -425,9 +448,9 @@ func (a *asking) settle(s peer.Settle) {
 	f.mu.Lock()
 	why := s.Status
 	switch { // the source has seen first that time is up
-	case why == wire.StatusUnknownOp && f.ctx.Err() != nil:
+	case why == wire.StatusUnknownOp && f.over():
 		why = wire.StatusAborted
-	case why == wire.StatusAborted && f.ctx.Err() == nil, why == wire.StatusUnknownOp && f.e.node.Now() >= f.share:
+	case why == wire.StatusAborted && !f.over(), why == wire.StatusUnknownOp && f.e.node.Now() >= f.share:
 		why = wire.StatusTimeout
 	}
 	a.from.note(at, why)
@@ -446,7 +469,7 @@ func (a *asking) settle(s peer.Settle) {
 		f.mu.Unlock()
 		return
 	}
-	delete(f.running, a.op)
+	f.running = slices.DeleteFunc(f.running, func(op peer.OpID) bool { return op == a.op })
 	f.mu.Unlock()
 	if a.from.drop {
 		f.e.records.unwatchBrought(a.op)
@@ -482,7 +505,7 @@ func (f *fetching) end(missing []int) {
 		f.mu.Lock()
 		f.refuseLocked(missing, wire.StatusMiss)
 		f.mu.Unlock()
-	case f.ctx.Err() != nil:
+	case f.over():
 		f.failed(missing, wire.StatusAborted)
 	case left <= 0:
 		f.failed(missing, wire.StatusTimeout)
@@ -491,8 +514,7 @@ func (f *fetching) end(missing []int) {
 	default:
 		f.e.fetchRemote(f.ns, f.op, f.keys, missing, f.targets, left)
 	}
-	f.stop()
-	f.cancel()
+	f.aborted.Store(true)
 	f.e.work.Done()
 }
 
@@ -547,10 +569,7 @@ func (f *fetching) reason(why wire.Status) Reason {
 // abort ends what runs at the present source.
 func (f *fetching) abort() {
 	f.mu.Lock()
-	var ops []peer.OpID
-	for op := range f.running {
-		ops = append(ops, op)
-	}
+	ops := slices.Clone(f.running)
 	if len(ops) == 0 {
 		f.mu.Unlock()
 		return

@@ -16,7 +16,6 @@ func TestDeliverFromWritten(t *testing.T) {
 		targets := []Target{{Key: []byte("k"), Dst: make([]byte, 8)}, {Key: []byte("k"), Dst: make([]byte, 8)}}
 		f := newFetching(e, e.list[0], op, [][]byte{targets[0].Key, targets[1].Key}, targets, FetchOptions{Sources: []string{"nonsense", "more of it"}, Timeout: time.Minute})
 		f.e.work.Add(1)
-		f.stop = func() bool { return false }
 		f.plan([]int{0, 1})
 		f.planLocked(f.nextLocked())
 		a := f.waiting[0]

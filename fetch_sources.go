@@ -33,6 +33,22 @@ type advice struct {
 // may reports whether the source is to be asked for key i.
 func (s *fetchSource) may(i int) bool { return s.only == nil || s.only[i] }
 
+// take moves to ask what the source is to be asked for.
+func (s *fetchSource) take(from, ask []int) (left, more []int) {
+	if s.only == nil && ask == nil {
+		return nil, from
+	}
+	left = from[:0]
+	for _, i := range from {
+		if s.may(i) {
+			ask = append(ask, i)
+		} else {
+			left = append(left, i)
+		}
+	}
+	return left, ask
+}
+
 // note takes note of an answer. fetching.mu held.
 func (s *fetchSource) note(at []int, why wire.Status) {
 	if s.advice == nil {
@@ -51,6 +67,7 @@ func (s *fetchSource) note(at []int, why wire.Status) {
 
 // named makes sources of those that the caller has named.
 func (f *fetching) named() {
+	f.sources = make([]fetchSource, 0, len(f.opt.Sources))
 	for _, e := range f.opt.Sources {
 		f.sources = append(f.sources, fetchSource{endpoint: e, move: f.opt.Move, ownedOnly: f.opt.OwnedOnly})
 	}
@@ -61,8 +78,8 @@ func (f *fetching) named() {
 func (f *fetching) plan(absent []int) bool {
 	f.missing = slices.Clone(absent)
 	f.advised(absent)
-	moves := slices.ContainsFunc(f.sources, func(s fetchSource) bool { return s.move })
-	if moves {
+	moves := func(s fetchSource) bool { return s.move }
+	if slices.ContainsFunc(f.sources, moves) {
 		lacks := make([]bool, len(f.keys))
 		for _, i := range absent {
 			lacks[i] = true
@@ -124,21 +141,12 @@ func (f *fetching) advised(absent []int) {
 // returns what.
 func (f *fetching) nextLocked() (ask []int) {
 	f.missing = slices.DeleteFunc(f.missing, f.op.answered) // in a move, what was here is asked for, too
-	for len(f.missing)+len(f.here) > 0 && f.ctx.Err() == nil && f.source+1 < len(f.sources) {
+	for len(f.missing)+len(f.here) > 0 && !f.over() && f.source+1 < len(f.sources) {
 		f.source++
 		s := &f.sources[f.source]
-		take := func(from *[]int) {
-			*from = slices.DeleteFunc(*from, func(i int) bool {
-				may := s.may(i)
-				if may {
-					ask = append(ask, i)
-				}
-				return may
-			})
-		}
-		take(&f.missing)
+		f.missing, ask = s.take(f.missing, nil)
 		if s.move {
-			take(&f.here)
+			f.here, ask = s.take(f.here, ask)
 		}
 		if len(ask) > 0 {
 			// An equal share of what is left for each source: one that does not

@@ -50,16 +50,25 @@ type Subscription struct {
 	wake  chan struct{}
 
 	mu     sync.Mutex // guards what follows
-	queue  []Event
+	queue  []reported
 	gap    bool
 	closed bool
 
-	batch []Event // taken from queue, Next's own
+	// Next's own.
+	batch []reported // taken from queue, which gets its memory back
+	next  int        // in batch
 	// passed is, by shard, the sequence that the last snapshot covers.
 	passed map[*part]uint64
-	from   []*part // shard of each event in batch; parallel
-	qfrom  []*part
 }
+
+// reported is an event, and the shard that reported it.
+type reported struct {
+	Event
+	from *part
+}
+
+// eventsKept is for how many events a subscription keeps memory.
+const eventsKept = 4096
 
 // hub numbers events and hands them to subscriptions.
 type hub struct {
@@ -120,29 +129,31 @@ func (e *Engine) watch(on bool) {
 
 // publish runs under a shard's token: the shard's events keep their order.
 func (h *hub) publish(p *part, c shard.Change) {
+	n := len(c.Key)
+	both := append(append(make([]byte, 0, n+len(c.Parent)), c.Key...), c.Parent...)
 	ev := Event{
-		Epoch: h.epoch, Namespace: p.ns.cfg.Name, Key: append([]byte(nil), c.Key...),
+		Epoch: h.epoch, Namespace: p.ns.cfg.Name, Key: both[:n:n],
 		Stored: c.Stored, Tier: TierDRAM, Bytes: c.Bytes,
 	}
 	if c.Parent != nil {
-		ev.Parent = append([]byte(nil), c.Parent...)
+		ev.Parent = both[n:]
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seq++
 	ev.Seq = h.seq
 	for s := range h.subs {
-		s.push(p, ev)
+		s.push(p, &ev)
 	}
 }
 
-func (s *Subscription) push(p *part, ev Event) {
+func (s *Subscription) push(p *part, ev *Event) {
 	s.mu.Lock()
 	if len(s.queue) == s.limit {
 		s.gap = true
 	}
 	if !s.gap {
-		s.queue, s.qfrom = append(s.queue, ev), append(s.qfrom, p)
+		s.queue = append(s.queue, reported{*ev, p})
 	}
 	s.mu.Unlock()
 	select {
@@ -155,16 +166,19 @@ func (s *Subscription) push(p *part, ev Event) {
 // anew. ErrClosed ends the stream.
 func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	for {
-		for len(s.batch) > 0 {
-			ev, p := s.batch[0], s.from[0]
-			s.batch, s.from = s.batch[1:], s.from[1:]
-			if ev.Seq > s.passed[p] {
-				return ev, nil
+		for s.next < len(s.batch) {
+			r := &s.batch[s.next]
+			s.next++
+			if r.Seq > s.passed[r.from] {
+				return r.Event, nil
 			}
 		}
+		clear(s.batch)
+		if cap(s.batch) > eventsKept {
+			s.batch = nil
+		}
 		s.mu.Lock()
-		s.batch, s.queue = s.queue, nil
-		s.from, s.qfrom = s.qfrom, nil
+		s.batch, s.queue, s.next = s.queue, s.batch[:0], 0
 		gap, closed := s.gap, s.closed
 		s.mu.Unlock()
 		if len(s.batch) > 0 {
@@ -190,9 +204,9 @@ func (s *Subscription) Next(ctx context.Context) (Event, error) {
 func (s *Subscription) Snapshot() ([]Entry, error) {
 	s.mu.Lock()
 	s.gap = false
-	s.queue, s.qfrom = nil, nil
+	s.queue = nil
 	s.mu.Unlock()
-	s.batch, s.from = nil, nil
+	s.batch, s.next = nil, 0
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
 	if s.e.closed.Load() {

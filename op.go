@@ -109,6 +109,7 @@ type Op struct {
 
 	mu      sync.Mutex // guards what follows
 	aborts  []context.CancelFunc
+	abort   [1]context.CancelFunc // memory of aborts: there is mostly one
 	results []Result
 	settled []bool
 	left    int
@@ -120,6 +121,15 @@ type Op struct {
 }
 
 func newOp(n int) *Op {
+	if n == 1 { // most often
+		o := &struct {
+			Op
+			result  [1]Result
+			settled [1]bool
+		}{}
+		o.Op = Op{done: make(chan struct{}), results: o.result[:], settled: o.settled[:], left: 1}
+		return &o.Op
+	}
 	o := &Op{done: make(chan struct{}), results: make([]Result, n), settled: make([]bool, n), left: n}
 	if n == 0 {
 		close(o.done)
@@ -207,6 +217,9 @@ func (o *Op) Abort() bool {
 func (o *Op) onAbort(f context.CancelFunc) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.aborts == nil {
+		o.aborts = o.abort[:0]
+	}
 	o.aborts = append(o.aborts, f)
 }
 

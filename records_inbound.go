@@ -98,7 +98,9 @@ func (in *inbound) exists(hash uint64, o *wire.Offered) {
 // arrived takes note of a committed block: missing is the key of a parent that
 // was not there, nil if none is.
 func (x *inbounds) arrived(s *inSlot, missing []byte) {
-	delete(x.waiting, waited{s.p, string(s.key)})
+	if len(x.waiting) > 0 {
+		delete(x.waiting, waited{s.p, string(s.key)})
+	}
 	if missing == nil {
 		return
 	}

@@ -60,6 +60,9 @@ type receiver interface {
 // connection is closed. More than all answers to all operations that it may have.
 const outQueue = 16 << 20
 
+// copyAtOnce is the most bytes of a read of which messages share a copy.
+const copyAtOnce = 2 << 10
+
 // outFree is what may wait whatever waits for others: so that they cannot have a
 // connection closed that has little to say.
 const outFree = 64 << 10
@@ -300,6 +303,12 @@ func (*events) OnClose(gc gnet.Conn, err error) gnet.Action {
 
 // feed hands on the whole frames in b and returns the rest.
 func (c *control) feed(b []byte) (rest []byte, err error) {
+	// A message aliases its payload and may be kept. Small ones that came together
+	// have one copy, of which each keeps little that is not its own.
+	copied := len(b) <= copyAtOnce
+	if copied {
+		b = append([]byte(nil), b...)
+	}
 	for {
 		h, payload, rest, err := wire.Next(b)
 		if errors.Is(err, wire.ErrShort) {
@@ -317,8 +326,10 @@ func (c *control) feed(b []byte) (rest []byte, err error) {
 		if c.fromServer && !h.Type.FromServer() || !c.fromServer && !h.Type.FromClient() {
 			return nil, fmt.Errorf("%v from the wrong side", h.Type)
 		}
-		// A message aliases its payload and may be kept.
-		if err := m.Parse(append([]byte(nil), payload...)); err != nil {
+		if !copied {
+			payload = append([]byte(nil), payload...)
+		}
+		if err := m.Parse(payload); err != nil {
 			c.to.garbled(c, h.ID, err)
 			return nil, err
 		}

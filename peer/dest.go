@@ -42,6 +42,7 @@ type Dest struct {
 	ops   []*destOp // in order of Submit
 	byID  map[OpID]*destOp
 	out   []Action
+	slots []Slot // of commitGroup
 }
 
 // NewDest returns the destination machine of a process for one endpoint.
@@ -164,15 +165,28 @@ func (d *Dest) Step(now Time, ev Event) []Action {
 		one = false
 		d.tick(now)
 	}
-	d.ops = slices.DeleteFunc(d.ops, func(op *destOp) bool {
-		if one && op.Op != id || !d.settle(now, op) {
-			return false
+	if one {
+		if op := d.byID[id]; op != nil && d.settle(now, op) {
+			i := slices.Index(d.ops, op)
+			d.ops = slices.Delete(d.ops, i, i+1)
+			d.ended(op)
 		}
-		delete(d.byID, op.Op)
-		d.do(Ended{op.Op})
-		return true
+		return d.out
+	}
+	d.ops = slices.DeleteFunc(d.ops, func(op *destOp) bool {
+		over := d.settle(now, op)
+		if over {
+			d.ended(op)
+		}
+		return over
 	})
 	return d.out
+}
+
+// ended forgets an operation that is out of ops.
+func (d *Dest) ended(op *destOp) {
+	delete(d.byID, op.Op)
+	d.do(Ended{op.Op})
 }
 
 // Next is when a Tick is due, 0 for never.

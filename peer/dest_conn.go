@@ -101,27 +101,27 @@ func (d *Dest) again(op *destOp) {
 
 // accept asks for the items that pick chooses, where the source has to act.
 func (d *Dest) accept(op *destOp, pick func(*destItem) bool) {
-	m := &wire.Accept{Source: uint64(op.source), Dest: uint64(d.self)}
+	var items []wire.Accepted
 	for i := range op.items {
 		it := &op.items[i]
 		if pick(it) && !(op.route == wire.RouteShm && it.offer.Flags&wire.OfferNoPool == 0) {
-			m.Items = append(m.Items, wire.Accepted{Index: uint32(i)})
+			items = append(items, wire.Accepted{Index: uint32(i)})
 		}
 	}
-	if len(m.Items) > 0 {
-		d.send(op, m)
+	if len(items) > 0 {
+		d.send(op, &wire.Accept{Source: uint64(op.source), Dest: uint64(d.self), Items: items})
 	}
 }
 
 func (d *Dest) confirm(op *destOp) {
-	m := &wire.Confirm{Source: uint64(op.source), Dest: uint64(d.self)}
+	var at []uint32
 	for i := range op.items {
 		if d.held(op, i) {
-			m.Indices = append(m.Indices, uint32(i))
+			at = append(at, uint32(i))
 		}
 	}
-	if len(m.Indices) > 0 {
-		d.send(op, m)
+	if len(at) > 0 {
+		d.send(op, &wire.Confirm{Source: uint64(op.source), Dest: uint64(d.self), Indices: at})
 	}
 }
 

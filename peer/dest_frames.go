@@ -373,11 +373,12 @@ func (d *Dest) ready(op *destOp, i, n int) bool {
 // commitGroup commits n items from i, with the hold in a move that the source waits
 // for. When there is no room for more holds they are copied.
 func (d *Dest) commitGroup(op *destOp, i, n int, held []uint32, decline []wire.ItemStatus) ([]uint32, []wire.ItemStatus) {
-	slots := make([]Slot, n)
+	d.slots = d.slots[:0]
 	marked := false
-	for j := range slots {
-		it := &op.items[i+j]
-		slots[j], it.slot = it.slot, 0
+	for j := i; j < i+n; j++ {
+		it := &op.items[j]
+		d.slots = append(d.slots, it.slot)
+		it.slot = 0
 		marked = marked || op.Mode == wire.TransferMove && it.keep == wire.StatusOK
 	}
 	var hold HoldID
@@ -387,7 +388,7 @@ func (d *Dest) commitGroup(op *destOp, i, n int, held []uint32, decline []wire.I
 	} else if marked {
 		why = wire.StatusCapacity
 	}
-	s := d.rec.Commit(slots, hold)
+	s := d.rec.Commit(d.slots, hold)
 	if s != wire.StatusOK {
 		why = s
 	}

@@ -255,7 +255,7 @@ func (n *Node) admitPeer(nc net.Conn, who Incarnation, m *wire.PeerHello) error 
 	}
 	s := &Session{
 		Peer: who, Info: m.PeerInfo, Memory: n.cfg.Records, Event: l.link.post, Fail: c.fail,
-		node: n, token: token, watch: func(nc net.Conn) error { return l.dogs.watch(&n.procs, nc, who, l.link.post) },
+		node: n, link: &l.link, token: token, watch: func(nc net.Conn) error { return l.dogs.watch(&n.procs, nc, who, l.link.post) },
 	}
 	if route != nil {
 		if side, err = route.Source(n.ctx, s); err != nil {

@@ -43,8 +43,8 @@ type link struct {
 	mu      sync.Mutex
 	taken   sync.Cond // a queue was taken, or nobody runs the machine; its L is set by pace
 	lots    uint64    // queues that were taken
-	queue   []Event
-	spare   []Event
+	queue   []queued
+	spare   []queued
 	running bool
 	held    int // who is about to post more
 	timer   *time.Timer
@@ -61,25 +61,29 @@ type (
 		conn   *control
 		before func() // run before the machine hears of it
 	}
-	connDown  struct{ conn *control }
-	connFrame struct {
-		conn *control
-		Frame
-	}
+	connDown struct{ conn *control }
 	// call runs a function as an event: exclusively, and in order.
 	call func()
 )
 
-func (connUp) event()    {}
-func (connDown) event()  {}
-func (connFrame) event() {}
-func (call) event()      {}
+func (connUp) event()   {}
+func (connDown) event() {}
+func (call) event()     {}
+
+// queued is an event, and the connection that it was read from if it is a Frame.
+type queued struct {
+	Event
+	from *control
+}
 
 // post hands an event over. It must not be called with a lock held that actions
 // take.
-func (l *link) post(ev Event) {
+func (l *link) post(ev Event) { l.postFrom(nil, ev) }
+
+// postFrom is post for an event that is of no interest once the connection is down.
+func (l *link) postFrom(c *control, ev Event) {
 	l.mu.Lock()
-	l.queue = append(l.queue, ev)
+	l.queue = append(l.queue, queued{ev, c})
 	l.run()
 }
 
@@ -114,7 +118,7 @@ func (l *link) run() {
 		l.mu.Unlock()
 		for i, ev := range lot {
 			l.take(ev)
-			lot[i] = nil
+			lot[i] = queued{}
 			if len(l.out) > outRun {
 				l.flush()
 			}
@@ -146,12 +150,12 @@ func (l *link) pace() {
 }
 
 // take runs one event.
-func (l *link) take(ev Event) {
-	switch e := ev.(type) {
-	case connFrame:
-		if e.conn == l.conn {
+func (l *link) take(q queued) {
+	switch e := q.Event.(type) {
+	case Frame:
+		if q.from == l.conn {
 			points.Of("read", e.Msg.Type(), uint64(l.peer))
-			l.step(e.Frame)
+			l.step(q.Event)
 		}
 	case connUp:
 		if e.conn.ended.Load() {
@@ -172,7 +176,7 @@ func (l *link) take(ev Event) {
 	case call:
 		e()
 	default:
-		l.step(ev)
+		l.step(e)
 	}
 }
 
@@ -258,8 +262,8 @@ func (l *link) arm() {
 	if l.closed {
 		next = 0
 	}
-	if next == l.due && next != 0 {
-		return
+	if next != 0 && l.due != 0 && l.due <= next {
+		return // a Tick too early does no harm, and is rarer than a later Next
 	}
 	l.due = next
 	if next == 0 {

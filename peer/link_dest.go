@@ -25,7 +25,7 @@ type destLink struct {
 	route wire.Route
 	peer  Incarnation          // of the last connection
 	ops   map[OpID]*destWork   // that the machine knows
-	posts map[item]*posted     // not answered
+	posts map[item]posted      // not answered
 	calls map[uint64]*destCall // requests without an answer
 	// resolves are calls of Resolve under way; resolving has an element for each.
 	resolves  map[*resolveCall]struct{}
@@ -57,7 +57,6 @@ type destWork struct {
 	namespace string
 	devices   bool // Submit.Devices
 	settle    func(Settle)
-	sizes     map[int]int64 // bytes of items that were posted
 }
 
 // posted is a Post without an answer.
@@ -76,7 +75,7 @@ type destCall struct {
 func newDestLink(n *Node, number uint64, endpoint, network, addr string) *destLink {
 	l := &destLink{
 		node: n, number: number, endpoint: endpoint, network: network, addr: addr, wantNS: n.cfg.Namespace,
-		ops: map[OpID]*destWork{}, posts: map[item]*posted{}, calls: map[uint64]*destCall{}, failed: map[Incarnation]wire.Routes{},
+		ops: map[OpID]*destWork{}, posts: map[item]posted{}, calls: map[uint64]*destCall{}, failed: map[Incarnation]wire.Routes{},
 		quarantine: map[item]int64{}, resolves: map[*resolveCall]struct{}{}, resolving: make(chan struct{}, destResolves),
 	}
 	m := NewDest(n.cfg.Self, n.cfg.Records, n.cfg.Timing)
@@ -86,7 +85,9 @@ func newDestLink(n *Node, number uint64, endpoint, network, addr string) *destLi
 
 // submit begins an operation whose Op is set.
 func (l *destLink) submit(s Submit, settle func(Settle)) {
+	ev := Event(s) // once, for the machine too
 	l.link.post(call(func() {
+		s := ev.(Submit)
 		why := wire.StatusOK
 		switch {
 		case l.node.closing.Load():
@@ -107,11 +108,11 @@ func (l *destLink) submit(s Submit, settle func(Settle)) {
 			}
 			return
 		}
-		l.ops[s.Op] = &destWork{s.Namespace, s.Devices, settle, map[int]int64{}}
+		l.ops[s.Op] = &destWork{s.Namespace, s.Devices, settle}
 		l.link.mu.Lock()
 		l.wantNS = s.Namespace
 		l.link.mu.Unlock()
-		l.link.step(s)
+		l.link.step(ev)
 	}))
 }
 
@@ -162,7 +163,7 @@ func (l *destLink) frame(c *control, id uint64, m wire.Message) {
 	case *wire.ErrorReply, *wire.StatusReply, *wire.Results, *wire.Statuses, *wire.HashesResolved:
 		l.link.post(call(func() { l.answer(c, id, m) }))
 	default:
-		l.link.post(connFrame{c, Frame{id, m}})
+		l.link.postFrom(c, Frame{id, m})
 	}
 }
 
@@ -229,15 +230,15 @@ func (l *destLink) took(ev Event) {
 // told passes on what the source says it has sent.
 func (l *destLink) told(op OpID, m *wire.Done) {
 	for _, s := range m.Items {
-		if p := l.posts[item{op, int(s.Index)}]; p != nil && s.Status == wire.StatusOK {
+		if p, ok := l.posts[item{op, int(s.Index)}]; ok && s.Status == wire.StatusOK {
 			p.side.Done(op, int(s.Index))
 		}
 	}
 }
 
 func (l *destLink) answered(id item, ok bool) {
-	p := l.posts[id]
-	if p == nil {
+	p, there := l.posts[id]
+	if !there {
 		return
 	}
 	delete(l.posts, id)
@@ -262,18 +263,17 @@ func (l *destLink) do(a Action) {
 			l.link.post(Landed{a.Op, a.Index, wire.StatusUnsupported})
 			return
 		}
-		p := &posted{side: l.side, size: int64(a.Offer.Size)}
+		p := posted{side: l.side, size: int64(a.Offer.Size)}
 		l.posts[id] = p
 		l.node.count.posted.Add(p.size)
 		l.node.count.posts.Add(1)
 		namespace := ""
 		if w != nil {
 			namespace = w.namespace
-			w.sizes[a.Index] = p.size
 		}
 		l.side.Post(a, namespace)
 	case Close:
-		if p := l.posts[item{a.Op, a.Index}]; p != nil {
+		if p, ok := l.posts[item{a.Op, a.Index}]; ok {
 			p.side.Close(a.Op, a.Index)
 		}
 	case Settle:
@@ -307,8 +307,8 @@ func (l *destLink) trouble(op OpID, i int, over bool) {
 		delete(l.quarantine, id)
 		l.node.count.quarantined.Add(-q)
 	default:
-		if w := l.ops[op]; w != nil { // the post may be answered: only proof is missing
-			q = w.sizes[i]
+		if _, it := l.link.m.(*Dest).item(op, i); it != nil { // the post may be answered: only proof is missing
+			q = int64(it.offer.Size)
 		}
 		l.quarantine[id] = q
 		l.node.count.quarantined.Add(q)

@@ -16,6 +16,9 @@ import (
 
 // ran sees to it that there is a connection while there is work for one.
 func (l *destLink) ran() {
+	if w, ok := l.side.(runWatcher); ok {
+		w.ran()
+	}
 	if l.link.conn != nil {
 		return
 	}
@@ -180,7 +183,7 @@ func (l *destLink) try() error {
 	}
 	s := &Session{
 		Peer: who, Info: w.PeerInfo, Namespace: namespace, Memory: n.cfg.Records, Event: l.link.post, Fail: c.fail,
-		node: n, token: w.Token, local: w.Local, watch: func(nc net.Conn) error { return l.dogs.watch(&n.procs, nc, who, l.link.post) },
+		node: n, link: &l.link, token: w.Token, local: w.Local, watch: func(nc net.Conn) error { return l.dogs.watch(&n.procs, nc, who, l.link.post) },
 	}
 	s.dial = func(ctx context.Context, network, addr, namespace string, index int) (net.Conn, error) {
 		if network == "" {

@@ -126,7 +126,7 @@ func (l *sourceLink) frame(c *control, id uint64, m wire.Message) {
 	case *wire.Ping:
 		c.write((&wire.Pong{Bytes: m.Bytes}).Append(nil, id))
 	default:
-		l.link.post(connFrame{c, Frame{id, m}})
+		l.link.postFrom(c, Frame{id, m})
 	}
 }
 

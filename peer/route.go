@@ -82,6 +82,7 @@ type Session struct {
 	Fail func(error)
 
 	node  *Node
+	link  *link // that Event posts to; nil: none
 	token uint64
 	local string // unix socket of the source
 	// dial opens a payload connection to the source: the socket is authenticated
@@ -90,6 +91,19 @@ type Session struct {
 	dial func(ctx context.Context, network, addr, namespace string, index int) (net.Conn, error)
 	// watch has the machine hear of the end of the process behind a unix socket.
 	watch func(nc net.Conn) error
+}
+
+// hold and release are around events that are to be taken together.
+func (s *Session) hold() {
+	if s.link != nil {
+		s.link.hold()
+	}
+}
+
+func (s *Session) release() {
+	if s.link != nil {
+		s.link.release()
+	}
 }
 
 // item names one item of one operation.
@@ -106,3 +120,6 @@ type attacher interface {
 
 // opWatcher is a DestRoute that hears when the machine has forgotten an operation.
 type opWatcher interface{ ended(op OpID) }
+
+// runWatcher is a DestRoute that hears of the end of each run of its link.
+type runWatcher interface{ ran() }

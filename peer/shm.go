@@ -72,6 +72,7 @@ type shmDest struct {
 	route *shmRoute
 	s     *Session
 	left  *streamDest
+	here  int // bytes that Post may still copy itself, of who runs the link
 
 	mu    sync.Mutex
 	maps  map[string]*shmMap
@@ -79,6 +80,17 @@ type shmDest struct {
 	apart map[item]bool     // posted to left
 	down  bool
 }
+
+const (
+	// copyHere is how many bytes of blocks Post copies itself in one run of the link,
+	// copyHereBlock of one: a copier would be woken for less than its waking costs, and
+	// what small blocks that came together have to say goes out together.
+	copyHere      = 256 << 10
+	copyHereBlock = 64 << 10
+)
+
+// ran gives Post its share for the next run.
+func (d *shmDest) ran() { d.here = copyHere }
 
 // shmMap is the memory of one namespace. mem is nil until it is mapped.
 type shmMap struct {
@@ -137,6 +149,11 @@ func (d *shmDest) Post(p Post, namespace string) {
 		return
 	}
 	d.mu.Unlock()
+	if p.Offer.Size <= min(copyHereBlock, uint64(d.here)) {
+		d.here -= int(p.Offer.Size)
+		j.run()
+		return
+	}
 	d.route.copiers.push(j.run)
 }
 

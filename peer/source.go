@@ -117,23 +117,40 @@ func (s *Source) Ops() int { return len(s.ops) }
 func (s *Source) Step(now Time, ev Event) []Action {
 	clear(s.out) // an idle machine keeps no messages alive
 	s.out = s.out[:0]
+	// As in Dest.Step, an event of one operation looks at no other.
+	one := true
+	var id OpID
 	switch e := ev.(type) {
 	case Up:
+		one = false
 		s.up, s.route = !s.gone, e.Route
 	case Down:
+		one = false
 		s.disconnected()
 	case Dead:
+		one = false
 		s.dead()
 	case Frame:
+		id = OpID(e.ID)
 		s.frame(now, e)
 	case Written:
+		id = e.Op
 		s.written(e)
 	case Pinned:
+		id = e.Op
 		s.pinned(e)
 	case Tick:
+		one = false
 		s.tick(now)
 	}
-	s.settle()
+	if one {
+		if op := s.byID[id]; op != nil && s.settle(op) {
+			i := slices.Index(s.ops, op)
+			s.ops = slices.Delete(s.ops, i, i+1)
+		}
+		return s.out
+	}
+	s.ops = slices.DeleteFunc(s.ops, s.settle)
 	return s.out
 }
 
@@ -287,29 +304,25 @@ func (s *Source) expired(op *srcOp) {
 	op.stage++
 }
 
-// settle ends operations that are over and not being read any more.
-func (s *Source) settle() {
-	keep := s.ops[:0]
-	for _, op := range s.ops {
-		if !op.ending || op.pinning || op.writes > 0 {
-			keep = append(keep, op)
-			continue
-		}
-		s.keepAll(op, wire.StatusAborted)
-		for i := range op.items {
-			s.unclaim(op, i)
-		}
-		delete(s.byID, op.id)
-		if !op.lost {
-			s.ended.add(op.id)
-		}
-		if op.finish {
-			s.send(uint64(op.id), &wire.Finished{Source: uint64(s.self), Dest: uint64(s.dest)})
-		}
-		s.do(Ended{op.id})
+// settle ends an operation that is over and not being read any more, and reports
+// whether it did: then it is to be taken out of ops.
+func (s *Source) settle(op *srcOp) bool {
+	if !op.ending || op.pinning || op.writes > 0 {
+		return false
 	}
-	clear(s.ops[len(keep):])
-	s.ops = keep
+	s.keepAll(op, wire.StatusAborted)
+	for i := range op.items {
+		s.unclaim(op, i)
+	}
+	delete(s.byID, op.id)
+	if !op.lost {
+		s.ended.add(op.id)
+	}
+	if op.finish {
+		s.send(uint64(op.id), &wire.Finished{Source: uint64(s.self), Dest: uint64(s.dest)})
+	}
+	s.do(Ended{op.id})
+	return true
 }
 
 // endedOps remembers the last operations that ended in order, so that a repeated
@@ -318,12 +331,14 @@ func (s *Source) settle() {
 // a source has one for each destination, and most have few operations.
 type endedOps struct {
 	ids  []OpID
-	next int // in ids, once there are keptEnded
+	next int  // in ids, once there are keptEnded
+	most OpID // of all ever: a destination counts its operations, so that a new one is beyond
 }
 
 const keptEnded = 1024
 
 func (e *endedOps) add(id OpID) {
+	e.most = max(e.most, id)
 	if len(e.ids) < keptEnded {
 		e.ids = append(e.ids, id)
 		return
@@ -332,4 +347,4 @@ func (e *endedOps) add(id OpID) {
 	e.next = (e.next + 1) % keptEnded
 }
 
-func (e *endedOps) has(id OpID) bool { return slices.Contains(e.ids, id) }
+func (e *endedOps) has(id OpID) bool { return id <= e.most && slices.Contains(e.ids, id) }

@@ -108,6 +108,9 @@ func (s *Source) started(now Time, id OpID, op *srcOp, m *wire.Start) {
 }
 
 func repeated(items []wire.Wanted) bool {
+	if len(items) == 1 {
+		return false
+	}
 	seen := make(map[string]bool, len(items))
 	for _, w := range items {
 		if seen[string(w.Key)] {
@@ -184,27 +187,27 @@ func (s *Source) pinned(p Pinned) {
 // accepted begins the writes of a list of items, and answers at once for those
 // that are over.
 func (s *Source) accepted(id uint64, op *srcOp, m *wire.Accept) {
-	over := &wire.Done{Source: m.Source, Dest: m.Dest}
+	var over []wire.ItemStatus
 	for _, a := range m.Items {
 		i := int(a.Index)
 		switch {
 		case op == nil || i >= len(op.items):
-			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: wire.StatusUnknownOp})
+			over = append(over, wire.ItemStatus{Index: a.Index, Status: wire.StatusUnknownOp})
 		case op.items[i].state == srcWriting: // Done will name it; before, nothing is proven
 		case op.items[i].state == srcWritten:
-			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: op.items[i].result})
+			over = append(over, wire.ItemStatus{Index: a.Index, Status: op.items[i].result})
 		case op.ending || op.stage > stageRunning:
-			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: wire.StatusUnknownOp})
+			over = append(over, wire.ItemStatus{Index: a.Index, Status: wire.StatusUnknownOp})
 		case op.items[i].claim != 0:
 			op.items[i].state = srcWriting
 			op.writes++
 			s.do(Write{op.id, i, op.items[i].claim, &op.offer.Items[i], a.Desc})
 		default:
-			over.Items = append(over.Items, wire.ItemStatus{Index: a.Index, Status: wire.StatusMiss})
+			over = append(over, wire.ItemStatus{Index: a.Index, Status: wire.StatusMiss})
 		}
 	}
-	if len(over.Items) > 0 {
-		s.send(id, over)
+	if len(over) > 0 {
+		s.send(id, &wire.Done{Source: m.Source, Dest: m.Dest, Items: over})
 	}
 }
 

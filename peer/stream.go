@@ -323,10 +323,12 @@ func (st *outStream) done(err error) {
 		r.mu.Unlock()
 		st.nc.Close()
 	}
+	r.s.hold()
 	for i, it := range st.batch {
 		r.s.Event(Written{it.Op, it.Index, status})
 		st.batch[i] = nil
 	}
+	r.s.release()
 	clear(st.all) // arena memory is not ours any more
 	st.bufs = nil
 }

@@ -47,6 +47,8 @@ type inStream struct {
 	// attempt is try, made once.
 	attempt func(uintptr) bool
 	sum     blockcopy.Growing // of the block that is being read
+	// held is the size of blocks that have come and wait to be told of together, 0: none.
+	held int
 }
 
 const (
@@ -61,6 +63,9 @@ const (
 	// unaskedMost is how many bytes of blocks that were never asked for are read,
 	// in one session, before they end its payload connections.
 	unaskedMost = 1 << 20
+	// heldMost is how many bytes of blocks are told of together, while more comes
+	// without a wait: a few small ones.
+	heldMost = 64 << 10
 	// drainPart is what is read at once of a block that nobody wants.
 	drainPart = 64 << 10
 )
@@ -94,6 +99,7 @@ func (st *inStream) run() {
 			}
 		}
 		err := st.read()
+		st.letGo()
 		if err == nil {
 			return // nothing is posted, and alive is false
 		}
@@ -210,8 +216,12 @@ func (st *inStream) readv(most int) (n int, err error) {
 func (st *inStream) try(fd uintptr) bool {
 	for {
 		st.n, st.err = unix.Readv(int(fd), st.into)
+		if st.err == unix.EAGAIN {
+			st.letGo() // nobody waits for what may take long
+			return false
+		}
 		if st.err != unix.EINTR {
-			return st.err != unix.EAGAIN
+			return true
 		}
 	}
 }
@@ -366,8 +376,31 @@ func (st *inStream) receive(p *inPost, id item, size uint64) (left uint64, err e
 		status = wire.StatusChecksum
 	}
 	st.gone(id)
-	d.s.Event(Landed{id.op, id.index, status})
+	st.landed(Landed{id.op, id.index, status}, size)
 	return left, err
+}
+
+// landed tells of a block that has come. When the next frame is here, what follows is
+// likely to be: then they are told of together.
+func (st *inStream) landed(ev Landed, size uint64) {
+	if st.have == blockHead && uint64(st.held)+size <= heldMost {
+		if st.held == 0 {
+			st.d.s.hold()
+		}
+		st.held += max(1, int(size))
+		st.d.s.Event(ev)
+		return
+	}
+	st.d.s.Event(ev)
+	st.letGo()
+}
+
+// letGo ends the wait of what has come.
+func (st *inStream) letGo() {
+	if st.held > 0 {
+		st.held = 0
+		st.d.s.release()
+	}
 }
 
 // gone takes an item out of the table.

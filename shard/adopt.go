@@ -39,17 +39,23 @@ func (s *Shard) ReserveAdoption(hash uint64, key []byte, pools []byte, size int6
 	if why != OK {
 		return a, Absent, 0, why
 	}
+	if len(pools) == 0 {
+		pools = onePool
+	}
+	var got struct { // one, since what a turn captures is on the heap
+		a     Adoption
+		found Resident
+		group uint32
+		why   Reason
+	}
 	turned := s.turn(func() {
 		s.tick(1)
-		if len(pools) == 0 {
-			pools = []byte{0}
-		}
 		if id := s.lookup(hash, key); id != 0 && look != LookNot {
 			lead := s.lead(id)
 			if look == LookAny || s.cold[lead].group != 0 {
-				found, group = Differs, lead
+				got.found, got.group = Differs, lead
 				if s.hasPieces(id, pools, first) {
-					found = Same
+					got.found = Same
 				}
 				return
 			}
@@ -59,16 +65,19 @@ func (s *Shard) ReserveAdoption(hash uint64, key []byte, pools []byte, size int6
 			n, ok = s.layouts.add(pools)
 		}
 		if !ok {
-			why = Layout
+			got.why = Layout
 			return
 		}
-		a.Hash, a.Size = hash, size
-		if a.id, why = s.reserve(Shape{Size: first, Layout: n}, len(key)); why == OK {
-			s.writeKey(a.id, key)
+		got.a.Hash, got.a.Size = hash, size
+		if got.a.id, got.why = s.reserve(Shape{Size: first, Layout: n}, len(key)); got.why == OK {
+			s.writeKey(got.a.id, key)
 		}
 	})
-	return a, found, group, max(why, turned)
+	return got.a, got.found, got.group, max(got.why, turned)
 }
+
+// onePool are the pools of a block that names none.
+var onePool = []byte{0}
 
 // firstPiece is the size of the first of the pieces that make size bytes. Any
 // goroutine.
@@ -139,14 +148,18 @@ type Child struct {
 // resident block is held, if it has the same bytes. Failures are a Reason of the
 // commit, or a MoveResult of the hold. Whatever the answer, the memory is the
 // shard's again.
-func (s *Shard) Adopt(parts []Adoption, how *Adopting) (why Reason, got MoveResult) {
-	turned := s.turn(func() { why, got = s.adopt(parts, how) })
+func (s *Shard) Adopt(parts []Adoption, how *Adopting) (Reason, MoveResult) {
+	var out struct {
+		why Reason
+		got MoveResult
+	}
+	turned := s.turn(func() { out.why, out.got = s.adopt(parts, how) })
 	if turned != OK {
 		for _, a := range parts {
 			s.AbortAdoption(a)
 		}
 	}
-	return max(why, turned), got
+	return max(out.why, turned), out.got
 }
 
 func (s *Shard) adopt(parts []Adoption, how *Adopting) (Reason, MoveResult) {

@@ -459,7 +459,8 @@ func (s *Shard) announce(id uint32, stored bool, parent evict.ID) {
 	}
 	var pk []byte
 	if parent != 0 {
-		pk = append(pk, s.keyOf(uint32(parent))...)
+		s.parentBuf = append(s.parentBuf[:0], s.keyOf(uint32(parent))...) // two long keys would share one buffer
+		pk = s.parentBuf
 	}
 	for ; id != 0; id = s.cold[id].group {
 		s.sink(Change{Stored: stored, Key: s.keyOf(id), Parent: pk, Bytes: s.bytesOf(id)})

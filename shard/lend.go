@@ -73,25 +73,30 @@ const MaxPosition = 256
 
 // Lend claims the block of a key, of that generation unless it is 0, and
 // describes it. Failures: MoveMiss, MoveGeneration, MoveClosed.
-func (s *Shard) Lend(hash uint64, key []byte, generation uint32) (c Claim, l Lent, got MoveResult) {
+func (s *Shard) Lend(hash uint64, key []byte, generation uint32) (Claim, Lent, MoveResult) {
+	var out struct { // one, since what a turn captures is on the heap
+		c   Claim
+		l   Lent
+		got MoveResult
+	}
 	why := s.turn(func() {
 		s.tick(1)
 		id, ok := s.claimLocked(hash, key)
 		if ok != OK {
-			got = MoveMiss
+			out.got = MoveMiss
 			return
 		}
-		c = Claim{id: id, lead: s.lead(id)}
+		c := Claim{id: id, lead: s.lead(id)}
 		if gen := s.Generation(c); generation != 0 && gen != generation {
 			s.unclaim(c.lead)
-			c, got = Claim{}, MoveGeneration
+			out.got = MoveGeneration
 			return
 		}
-		c = s.ledger.note(c)
+		out.c = s.ledger.note(c)
 		s.touch(c.lead)
-		l = s.describe(c)
+		out.l = s.describe(out.c)
 	})
-	return c, l, max(got, moveResult(why))
+	return out.c, out.l, max(out.got, moveResult(why))
 }
 
 func (s *Shard) describe(c Claim) Lent {

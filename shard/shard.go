@@ -52,6 +52,7 @@ type Shard struct {
 	// records in somebody's hands.
 	freeRecords, lingering int
 	keyBuf                 [MaxKey]byte
+	parentBuf              []byte            // of announce
 	held                   map[uint32]uint32 // hard holds by record: no_evict, and a move's
 	moves                  moves             // marks and holds of transfers
 	budget                 *MoveBudget

@@ -1,7 +1,6 @@
 package keys
 
 import (
-	"container/list"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -70,8 +69,9 @@ type descriptions struct {
 
 	// pending are of pendingRecord, oldest first: what the host has told, and what
 	// peers have, so that these cannot push out those.
-	pending    [2]list.List
-	pendingAt  map[string]*list.Element
+	pending    [2]pendingList
+	waiting    slots[pendingRecord]
+	pendingAt  map[string]uint32 // in waiting
 	maxPending int
 	maxAge     time.Duration
 	now        func() time.Duration
@@ -79,11 +79,6 @@ type descriptions struct {
 	hasher             Hasher
 	buf                []byte
 	expired, tokenless uint64
-}
-
-type pendingRecord struct {
-	key string // number of the namespace, two bytes, and the key
-	id  uint32
 }
 
 func (d *descriptions) init(cfg TableConfig) error {
@@ -102,7 +97,7 @@ func (d *descriptions) init(cfg TableConfig) error {
 	start := time.Now()
 	d.now = func() time.Duration { return time.Since(start) }
 	d.maxPending, d.maxAge, d.tokens.limit = cfg.MaxPending, cfg.PendingAge, cfg.MaxTokenBytes
-	d.pendingAt = map[string]*list.Element{}
+	d.pendingAt = map[string]uint32{}
 	d.media = map[uint32][]uint64{}
 	return nil
 }
@@ -175,11 +170,11 @@ func (t *Table) note(s *space, hash uint64, key []byte, d *Description, by telle
 	at := t.find(s, hash, key)
 	if at == 0 {
 		name := t.pendingKey(s, key)
-		if el := t.pendingAt[string(name)]; el != nil {
-			if t.records.at(el.Value.(*pendingRecord).id).by > by {
+		if was := t.pendingAt[string(name)]; was != 0 {
+			if t.records.at(t.waiting.at(was).id).by > by {
 				return
 			}
-			t.unpark(el)
+			t.unpark(was)
 		}
 		t.park(name, t.record(d, by, now))
 		return
@@ -290,7 +285,7 @@ func (t *descriptions) pendingName(space uint16, key []byte) []byte {
 }
 
 // pendingOf is where the records of a teller wait.
-func (t *descriptions) pendingOf(id uint32) *list.List {
+func (t *descriptions) pendingOf(id uint32) *pendingList {
 	if t.records.at(id).by == host {
 		return &t.pending[0]
 	}
@@ -302,21 +297,26 @@ func (t *descriptions) park(name []byte, id uint32) {
 	pending := t.pendingOf(id)
 	if pending.Len() >= t.maxPending {
 		t.expired++
-		t.unpark(pending.Front())
+		t.unpark(pending.oldest)
 	}
-	p := &pendingRecord{string(name), id}
-	t.pendingAt[p.key] = pending.PushBack(p)
+	at := t.waiting.take()
+	p := t.waiting.at(at)
+	p.key, p.id = string(name), id
+	pending.add(&t.waiting, at)
+	t.pendingAt[p.key] = at
 }
 
 // unpark forgets a record that waits.
-func (t *descriptions) unpark(el *list.Element) { t.forget(t.take(el)) }
+func (t *descriptions) unpark(at uint32) { t.forget(t.take(at)) }
 
 // take takes a record from where it waits.
-func (t *descriptions) take(el *list.Element) uint32 {
-	p := el.Value.(*pendingRecord)
-	t.pendingOf(p.id).Remove(el)
+func (t *descriptions) take(at uint32) uint32 {
+	p := t.waiting.at(at)
+	id := p.id
+	t.pendingOf(id).remove(&t.waiting, at)
 	delete(t.pendingAt, p.key)
-	return p.id
+	t.waiting.put(at)
+	return id
 }
 
 // expire drops pending records by age. One that was given long ago and pushed back
@@ -324,12 +324,12 @@ func (t *descriptions) take(el *list.Element) uint32 {
 func (t *descriptions) expire(now time.Duration) {
 	for i := range t.pending {
 		pending := &t.pending[i]
-		for el := pending.Front(); el != nil; el = pending.Front() {
-			if now-t.records.at(el.Value.(*pendingRecord).id).at < t.maxAge {
+		for pending.Len() > 0 {
+			if now-t.records.at(t.waiting.at(pending.oldest).id).at < t.maxAge {
 				break
 			}
 			t.expired++
-			t.unpark(el)
+			t.unpark(pending.oldest)
 		}
 	}
 }
@@ -340,11 +340,11 @@ func (t *descriptions) adopt(s *space, key []byte) uint32 {
 		return 0
 	}
 	t.expire(t.now())
-	el := t.pendingAt[string(t.pendingKey(s, key))]
-	if el == nil {
+	at := t.pendingAt[string(t.pendingKey(s, key))]
+	if at == 0 {
 		return 0
 	}
-	return t.take(el)
+	return t.take(at)
 }
 
 // keepPending keeps the record of a block that left, if it is young: it may have been
@@ -382,8 +382,8 @@ func (t *Table) describing(s *space, hash uint64, key []byte) (d Description, to
 		id = t.entries.at(at).desc
 	} else if len(t.pendingAt) > 0 {
 		var b [2 + maxKey]byte
-		if el := t.pendingAt[string(appendPendingName(b[:0], s.n, key))]; el != nil {
-			id = el.Value.(*pendingRecord).id
+		if at := t.pendingAt[string(appendPendingName(b[:0], s.n, key))]; at != 0 {
+			id = t.waiting.at(at).id
 		}
 	}
 	if id != 0 {

@@ -211,7 +211,11 @@ func (t *Table) keyIs(id uint32, e *entry, s *space, key []byte) bool {
 
 // find returns the entry of a key. mu held, for reading at least.
 func (t *Table) find(s *space, hash uint64, key []byte) uint32 {
-	id := t.index[hash]
+	return t.among(t.index[hash], s, key)
+}
+
+// among is find in a chain that begins with an entry.
+func (t *Table) among(id uint32, s *space, key []byte) uint32 {
 	for id != 0 {
 		e := t.entries.at(id)
 		if t.keyIs(id, e, s, key) {
@@ -242,8 +246,9 @@ func (t *Table) Stored(namespace string, key []byte, tier events.Tier) (uint64, 
 		t.counts.foreign++
 		return 0, Foreign
 	}
-	_, added := t.others(s, hash, key, tier)
-	id, why := t.add(s, hash, key)
+	chain := t.index[hash] // looked up once: it is mostly in no cache
+	_, added := t.others(chain, s, key, tier)
+	id, why := t.add(chain, s, hash, key)
 	if id == 0 {
 		return hash, why
 	}
@@ -259,12 +264,12 @@ func (t *Table) Stored(namespace string, key []byte, tier events.Tier) (uint64, 
 	return hash, Changed
 }
 
-// others reports whether no other key with the hash was seen in the tier by the
+// others reports whether no other key of a hash's chain was seen in the tier by the
 // present resync, and whether none is known to be there at all.
-func (t *Table) others(s *space, hash uint64, key []byte, tier events.Tier) (first, alone bool) {
+func (t *Table) others(chain uint32, s *space, key []byte, tier events.Tier) (first, alone bool) {
 	bit := uint8(1) << tier
 	first, alone = true, true
-	for id := t.index[hash]; id != 0; {
+	for id := chain; id != 0; {
 		e := t.entries.at(id)
 		if e.tiers&bit != 0 && !t.keyIs(id, e, s, key) {
 			alone = false
@@ -286,14 +291,14 @@ func (t *Table) mark(e *entry, bit uint8) {
 	e.seen |= bit
 }
 
-// add returns the entry of a key, a new one where there is none. 0: there is no room
-// for one, or there are enough keys of the hash.
-func (t *Table) add(s *space, hash uint64, key []byte) (uint32, Effect) {
-	if id := t.find(s, hash, key); id != 0 {
+// add returns the entry of a key of a hash's chain, a new one where there is none. 0:
+// there is no room for one, or there are enough keys of the hash.
+func (t *Table) add(chain uint32, s *space, hash uint64, key []byte) (uint32, Effect) {
+	if id := t.among(chain, s, key); id != 0 {
 		return id, Unchanged
 	}
 	same := 0
-	for id := t.index[hash]; id != 0; id = t.entries.at(id).next {
+	for id := chain; id != 0; id = t.entries.at(id).next {
 		same++
 	}
 	if same >= maxSame {
@@ -319,7 +324,7 @@ func (t *Table) add(s *space, hash uint64, key []byte) (uint32, Effect) {
 		t.long[id] = string(key)
 	}
 	e.turn = t.turn
-	e.next = t.index[hash]
+	e.next = chain
 	if e.next != 0 && t.entries.at(e.next).next == 0 {
 		t.shared++
 	}
@@ -338,38 +343,39 @@ func (t *Table) Removed(namespace string, key []byte, tier events.Tier) (uint64,
 		t.counts.foreign++
 		return 0, Foreign
 	}
-	id := t.find(s, hash, key)
+	chain := t.index[hash]
+	id := t.among(chain, s, key)
 	if id == 0 || t.entries.at(id).tiers&(1<<tier) == 0 {
 		t.counts.unknown++
 		return hash, Unchanged
 	}
-	if t.leave(id, 1<<tier) == 0 {
+	if t.leave(chain, id, 1<<tier) == 0 {
 		return hash, Unchanged
 	}
 	return hash, Changed
 }
 
-// leave takes an entry out of tiers, and out of the table with the last. It returns
-// those of them in which no other key has the hash.
-func (t *Table) leave(id uint32, tiers uint8) uint8 {
+// leave takes an entry of a chain out of tiers, and out of the table with the last. It
+// returns those of them in which no other key has the hash.
+func (t *Table) leave(chain, id uint32, tiers uint8) uint8 {
 	e := t.entries.at(id)
 	e.tiers &^= tiers
-	for other := t.index[e.hash]; other != 0; other = t.entries.at(other).next {
+	for other := chain; other != 0; other = t.entries.at(other).next {
 		if other != id {
 			tiers &^= t.entries.at(other).tiers
 		}
 	}
 	if e.tiers == 0 {
-		t.drop(id, e)
+		t.drop(chain, id, e)
 	}
 	return tiers
 }
 
-func (t *Table) drop(id uint32, e *entry) {
+func (t *Table) drop(first, id uint32, e *entry) {
 	if e.desc != 0 {
 		t.keepPending(t.byOrder[e.space], t.appendKey(t.scratch(), id, e), e.desc)
 	}
-	if first := t.index[e.hash]; first == id {
+	if first == id {
 		if e.next == 0 {
 			delete(t.index, e.hash)
 			delete(t.crowded, e.hash)
@@ -431,8 +437,9 @@ func (r Resync) Stored(namespace string, key []byte, tier events.Tier) (hash uin
 		t.counts.foreign++
 		return 0, Foreign, false
 	}
-	first, alone := t.others(s, hash, key, tier)
-	id, why := t.add(s, hash, key)
+	chain := t.index[hash]
+	first, alone := t.others(chain, s, key, tier)
+	id, why := t.add(chain, s, hash, key)
 	if id == 0 {
 		return hash, why, first && why == Refused
 	}
@@ -474,7 +481,7 @@ func (r Resync) Done(removed func(hash uint64, tier events.Tier)) {
 			}
 			if away := e.tiers &^ stay; away != 0 {
 				hash := e.hash
-				if tiers := t.leave(id, away); tiers != 0 {
+				if tiers := t.leave(t.index[hash], id, away); tiers != 0 {
 					left = append(left, gone{hash, tiers})
 				}
 			}
