@@ -136,6 +136,14 @@ func (c *binaryConn) send(s *session, id uint64, v kvcr.View) error {
 	return nil
 }
 
+// warm is called before the i-th of keys is looked up, in order: their cache misses
+// overlap then.
+func warm(s *session, keys [][]byte, i int) {
+	if i%readAhead == 0 {
+		s.h.Prefetch(keys[i:])
+	}
+}
+
 func (c *binaryConn) delete(s *session, id uint64) {
 	out := &c.msgs.statuses
 	out.Statuses = out.Statuses[:0]
@@ -154,15 +162,19 @@ func (c *binaryConn) exists(s *session, id uint64) {
 	keys := c.msgs.exists.Keys
 	if c.msgs.exists.Mode == wire.ModePrefix {
 		n := 0
-		for n < len(keys) && s.h.Has(keys[n]) {
-			n++
+		for ; n < len(keys); n++ {
+			warm(s, keys, n)
+			if !s.h.Has(keys[n]) {
+				break
+			}
 		}
 		s.out.text = (&wire.Count{N: uint32(n)}).Append(s.out.text, id)
 		return
 	}
 	out := &c.msgs.statuses
 	out.Statuses = out.Statuses[:0]
-	for _, k := range keys {
+	for i, k := range keys {
+		warm(s, keys, i)
 		st := wire.StatusMiss
 		if s.h.Has(k) {
 			st = wire.StatusOK
@@ -203,7 +215,8 @@ func (c *binaryConn) fetch(s *session, id uint64) {
 		limit = c.shm.claims
 	}
 	before, lent, coming := len(c.claims), uint64(0), c.advised.claims()
-	for _, k := range c.msgs.fetch.Keys {
+	for i, k := range c.msgs.fetch.Keys {
+		warm(s, c.msgs.fetch.Keys, i)
 		g := wire.Claim{Status: wire.StatusMiss, Pool: wire.NoPool}
 		if len(c.claims)+coming >= limit {
 			g.Status = wire.StatusBusy
