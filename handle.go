@@ -218,6 +218,25 @@ func (h *Handle) CopyTo(dst, key []byte) (n int, ok bool) {
 	return n, n <= len(dst)
 }
 
+// GetOrCopy is Get for callers who would copy a short value anyway: when the value
+// fits dst and can be copied without a claim, it is in dst[:n] and v is zero.
+// Otherwise v is the block in place, to be released.
+func (h *Handle) GetOrCopy(dst, key []byte) (n int, v View, ok bool) {
+	if h.enter() != nil {
+		return 0, View{}, false
+	}
+	hash := h.e.hash(key)
+	p := h.ns.part(hash)
+	if n, ok = p.TryCopy(hash, key, dst); ok {
+		h.hs.reads[p.i]++
+		own.Add64(&h.hs.counts.hits, 1)
+	} else {
+		v, ok = h.findIn(p, hash, key)
+	}
+	h.exit()
+	return n, v, ok
+}
+
 // AppendTo appends the value of key to dst.
 func (h *Handle) AppendTo(dst, key []byte) ([]byte, bool) {
 	if h.enter() != nil {

@@ -110,12 +110,16 @@ func (c *binaryConn) reply(s *session, id uint64, st wire.Status) {
 
 // value answers with the block of a key.
 func (c *binaryConn) value(s *session, id uint64, key []byte) error {
-	v, ok := s.h.Get(key)
-	if !ok {
+	b, v, ok := s.out.get(s.h, key)
+	switch {
+	case !ok:
 		c.reply(s, id, wire.StatusMiss)
-		return nil
+	case v.Pieces() == 0:
+		s.out.text = append(wire.AppendValueHeader(s.out.text, id, uint64(len(b)), len(b), false), b...)
+	default:
+		return c.send(s, id, v)
 	}
-	return c.send(s, id, v)
+	return nil
 }
 
 // send answers with a claimed block. What fits one frame goes at once, others a
