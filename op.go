@@ -235,9 +235,10 @@ func (h *Handle) Fetch(keys [][]byte) *Op { return h.FetchFrom(keys, FetchOption
 // none when there is nowhere else to look.
 func (h *Handle) answerLocal(op *Op, elsewhere bool, key func(i int) []byte, hit func(i int, v View) Result) (absent []int) {
 	for i := range op.results {
+		var v View
 		if k := key(i); !validKey(k) {
 			op.settle(i, Result{Reason: ReasonKey})
-		} else if v, ok := h.find(k); ok {
+		} else if h.find(&v, k) {
 			op.settle(i, hit(i, v))
 		} else if !elsewhere {
 			op.settle(i, Result{Reason: ReasonMiss})
