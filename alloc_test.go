@@ -35,7 +35,16 @@ func TestAllocations(t *testing.T) {
 				},
 				"CopyTo":   func() { h.CopyTo(buf, key) },
 				"AppendTo": func() { h.AppendTo(buf[:0], key) },
-				"Has":      func() { h.Has(key) },
+				"GetOrCopy": func() {
+					for _, dst := range [][]byte{buf, buf[:10]} {
+						_, v, ok := h.GetOrCopy(dst, key)
+						if !ok {
+							t.Fatal("miss")
+						}
+						v.Release()
+					}
+				},
+				"Has": func() { h.Has(key) },
 				"Set": func() {
 					if err := h.Set(key, value); err != nil {
 						t.Fatal(err)
@@ -49,7 +58,7 @@ func TestAllocations(t *testing.T) {
 				"Deposit": func() { h.Deposit(key, value) },
 				"Delete":  func() { h.Delete(miss) },
 			} {
-				if checking() && (name == "hit" || name == "CopyTo" || name == "AppendTo" || name == "Has") {
+				if checking() && (name == "hit" || name == "CopyTo" || name == "AppendTo" || name == "GetOrCopy" || name == "Has") {
 					continue // checking builds keep a book of claims
 				}
 				if n := testing.AllocsPerRun(200, f); n != 0 {

@@ -63,9 +63,8 @@ func (h *Handle) GetBatch(keys [][]byte, views []View) (hits int) {
 		if i%warmAhead == 0 {
 			h.warm(keys[i:])
 		}
-		v, ok := h.find(key)
-		views[i] = v
-		if ok {
+		views[i] = View{}
+		if h.find(&views[i], key) {
 			hits++
 		}
 	}
@@ -117,8 +116,8 @@ func (h *Handle) Prefix(keys [][]byte, views []View) (n int) {
 	}
 	defer h.exit()
 	for n < min(len(keys), len(views)) {
-		v, ok := h.find(keys[n])
-		if !ok {
+		var v View
+		if !h.find(&v, keys[n]) {
 			break
 		}
 		views[n] = v

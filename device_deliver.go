@@ -60,7 +60,8 @@ func (h *Handle) DeliverRefs(blocks []RegionBlock, opt FetchOptions) *Op {
 			continue
 		}
 		device := d.spans[i].Len > 0
-		v, ok := h.find(t.Key)
+		var v View
+		ok = h.find(&v, t.Key)
 		switch {
 		case ok && !device:
 			op.settle(i, h.ns.deliver(&v, t.Dst))

@@ -327,6 +327,9 @@ func TestCallsAfterClose(t *testing.T) {
 	if n, ok := h.CopyTo(make([]byte, 10), k); n != 0 || ok {
 		t.Error("CopyTo hits")
 	}
+	if n, v, ok := h.GetOrCopy(make([]byte, 10), k); n != 0 || v.Pieces() != 0 || ok {
+		t.Error("GetOrCopy hits")
+	}
 	if h.Has(k) {
 		t.Error("Has hits")
 	}

@@ -156,6 +156,18 @@ func TestEverySizeReadsBack(t *testing.T) {
 						t.Errorf("%d bytes: CopyTo of less: %d, %v", n, m, ok)
 					}
 				}
+				for _, dst := range [][]byte{buf, buf[:n], buf[:max(n, 1)-1]} {
+					m, v, ok := h.GetOrCopy(dst, k)
+					got := dst[:m]
+					if v.Pieces() > 0 {
+						got = v.Bytes()
+					}
+					if !ok || len(got) != n || m != 0 && v.Pieces() > 0 {
+						t.Errorf("%d bytes: GetOrCopy into %d: %d, %d pieces, %v", n, len(dst), m, v.Pieces(), ok)
+					}
+					same("GetOrCopy", got)
+					v.Release()
+				}
 				got, _ := h.AppendTo([]byte("x"), k)
 				same("AppendTo", got[1:])
 				dst := make([]byte, n)

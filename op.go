@@ -105,9 +105,8 @@ func (h *Handle) peek(p *part, key []byte) (shard.Claim, bool) {
 
 // Op is a batch under way. Its methods may be called from any goroutine.
 type Op struct {
-	done chan struct{}
-
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex    // guards what follows
+	done    chan struct{} // made for the first who waits; nil: nobody has
 	aborts  []context.CancelFunc
 	abort   [1]context.CancelFunc // memory of aborts: there is mostly one
 	results []Result
@@ -118,21 +117,25 @@ type Op struct {
 	hook func(i int, r Result)
 	// landed hears of each answer, after it; nil: nothing does.
 	landed func(i int)
+
+	// Memory for the answers of an Op of one key.
+	one    [1]Result
+	oneSet [1]bool
 }
 
+// ended is what Done returns when nobody has waited.
+var ended = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
 func newOp(n int) *Op {
-	if n == 1 { // most often
-		o := &struct {
-			Op
-			result  [1]Result
-			settled [1]bool
-		}{}
-		o.Op = Op{done: make(chan struct{}), results: o.result[:], settled: o.settled[:], left: 1}
-		return &o.Op
-	}
-	o := &Op{done: make(chan struct{}), results: make([]Result, n), settled: make([]bool, n), left: n}
-	if n == 0 {
-		close(o.done)
+	o := &Op{left: n}
+	if n == 1 {
+		o.results, o.settled = o.one[:], o.oneSet[:]
+	} else {
+		o.results, o.settled = make([]Result, n), make([]bool, n)
 	}
 	return o
 }
@@ -148,7 +151,7 @@ func (o *Op) settle(i int, r Result) bool {
 	if o.hook != nil {
 		o.hook(i, r)
 	}
-	if o.left--; o.left == 0 {
+	if o.left--; o.left == 0 && o.done != nil {
 		close(o.done)
 	}
 	landed := o.landed
@@ -160,19 +163,27 @@ func (o *Op) settle(i int, r Result) bool {
 }
 
 // Done is closed when every key has its answer.
-func (o *Op) Done() <-chan struct{} { return o.done }
+func (o *Op) Done() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.done == nil {
+		if o.left == 0 {
+			return ended
+		}
+		o.done = make(chan struct{})
+	}
+	return o.done
+}
 
 // Wait returns the answers, in order of the keys asked, once all are in. When
 // ctx ends first it returns ctx's error and the operation goes on.
 func (o *Op) Wait(ctx context.Context) ([]Result, error) {
-	select {
-	case <-o.done:
-		return o.results, nil
-	default:
+	if r := o.Results(); r != nil {
+		return r, nil
 	}
 	select {
-	case <-o.done:
-		return o.results, nil
+	case <-o.Done():
+		return o.Results(), nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -180,12 +191,12 @@ func (o *Op) Wait(ctx context.Context) ([]Result, error) {
 
 // Results returns the answers if all are in, else nil.
 func (o *Op) Results() []Result {
-	select {
-	case <-o.done:
-		return o.results
-	default:
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.left > 0 {
 		return nil
 	}
+	return o.results
 }
 
 // Prefix is the number of leading keys that succeeded: what of a chain is
@@ -248,9 +259,10 @@ func (h *Handle) Fetch(keys [][]byte) *Op { return h.FetchFrom(keys, FetchOption
 // none when there is nowhere else to look.
 func (h *Handle) answerLocal(op *Op, elsewhere bool, key func(i int) []byte, hit func(i int, v View) Result) (absent []int) {
 	for i := range op.results {
+		var v View
 		if k := key(i); !validKey(k) {
 			op.settle(i, Result{Reason: ReasonKey})
-		} else if v, ok := h.find(k); ok {
+		} else if h.find(&v, k) {
 			op.settle(i, hit(i, v))
 		} else if !elsewhere {
 			op.settle(i, Result{Reason: ReasonMiss})

@@ -76,7 +76,7 @@ type call struct {
 	// The request. The memory is the caller's.
 	key    []byte
 	keys   [][]byte
-	claims []uint64 // as the node numbers them
+	claims []uint64 // as the node numbers them; of a FETCH: those that end with it
 	verb   wire.Verb
 	ttl    uint64 // ms
 	format wire.Format

@@ -152,6 +152,9 @@ func (c *conn) start(k *call) bool {
 		<-c.slots
 		return false
 	}
+	if k.op == opFetch && len(k.claims) > 0 {
+		c.giveAlong(k)
+	}
 	c.lastID++
 	k.id, k.round = c.lastID, c.round
 	c.calls[k.id] = k

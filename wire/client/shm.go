@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -273,8 +274,10 @@ func (s *Shared) settle() {
 // over reports that a closed Shared has to end. mu held.
 func (s *Shared) over() bool { return s.closed && !s.unmapped && s.views+s.reserved == 0 }
 
-// release tells the node what has ended until it knows all.
+// release tells the node what has ended until it knows all, or it is on the way with
+// a request.
 func (s *Shared) release() {
+	runtime.Gosched() // who has released asks for more, most likely: see Views
 	for {
 		s.mu.Lock()
 		claims, places := s.claims, s.places
@@ -398,7 +401,19 @@ func (s *Shared) Views(ctx context.Context, keys ...[]byte) ([]View, error) {
 	k := s.cl.call(opFetch)
 	defer s.cl.end(k)
 	k.keys = keys
-	if err := s.cl.do(ctx, k, s.c); err != nil {
+	// What has ended goes along: a message of its own costs both processes a wake-up.
+	s.mu.Lock()
+	n := min(len(s.claims), wire.MaxList)
+	k.claims, s.claims = s.claims[:n:n], s.claims[n:]
+	s.mu.Unlock()
+	err := s.cl.do(ctx, k, s.c)
+	if len(k.claims) > 0 { // there was no room
+		s.mu.Lock()
+		s.claims = append(s.claims, k.claims...)
+		s.settle()
+		s.mu.Unlock()
+	}
+	if err != nil {
 		s.leave(&s.views, len(keys))
 		return nil, err
 	}
@@ -415,7 +430,7 @@ func (s *Shared) Views(ctx context.Context, keys ...[]byte) ([]View, error) {
 		apart = apart || g.Pool == wire.NoPool
 	}
 	s.c.mu.Unlock()
-	err := s.place(ctx, views, k.granted.Claims, apart)
+	err = s.place(ctx, views, k.granted.Claims, apart)
 	if missing > 0 {
 		s.leave(&s.views, missing)
 	}
@@ -593,6 +608,20 @@ func (k *call) appendShm(dst []byte) []byte {
 	}
 }
 
+// giveAlong puts a RELEASE of the claims that a FETCH brings along before it, if the
+// table has room. Nobody waits for its answer. mu held.
+func (c *conn) giveAlong(k *call) {
+	select {
+	case c.slots <- struct{}{}:
+	default:
+		return
+	}
+	c.lastID++
+	c.calls[c.lastID] = tombstone
+	c.buf = (&wire.Release{Claims: k.claims}).Append(c.buf, c.lastID)
+	k.claims = nil
+}
+
 // drain waits, for a while at most, until every request has its answer.
 func (c *conn) drain(limit time.Duration) {
 	answered := func() bool {
@@ -601,7 +630,7 @@ func (c *conn) drain(limit time.Duration) {
 		return len(c.calls) == 0
 	}
 	for end := time.Now().Add(limit); !answered() && time.Now().Before(end); {
-		time.Sleep(100 * time.Microsecond) // rare: only after calls that were given up
+		time.Sleep(100 * time.Microsecond) // once in a connection's life: for what nobody waits for
 	}
 }
 

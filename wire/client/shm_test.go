@@ -432,3 +432,75 @@ func TestViewOutlivesConnection(t *testing.T) {
 		t.Error("the memory is mapped still")
 	}
 }
+
+// What has ended goes along with the next request for views, before it, and stays
+// when that is not sent or the table is full.
+func TestReleasesGoAlong(t *testing.T) {
+	const size = 64 << 10
+	pool := newMemfd(t, make([]byte, size), sealAll)
+	type frame struct {
+		t      wire.Type
+		claims []uint64
+	}
+	seen := make(chan frame, 100)
+	cl := sharing(t, sharer(&wire.ShmPools{Pools: []wire.Pool{{Bytes: size}}}, []*os.File{pool}, func(p *peer) {
+		for {
+			h, payload, ok := p.next()
+			if !ok {
+				return
+			}
+			switch h.Type {
+			case wire.TypeFetch:
+				seen <- frame{t: h.Type}
+				p.send((&wire.Claims{Claims: []wire.Claim{{Status: wire.StatusMiss}}}).Append(nil, h.ID))
+			case wire.TypeRelease:
+				var m wire.Release
+				m.Parse(payload)
+				seen <- frame{h.Type, m.Claims}
+				p.send((&wire.Statuses{Statuses: make([]wire.Status, len(m.Claims))}).Append(nil, h.ID))
+			}
+		}
+	}))
+	s, err := cl.Attach(soon(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As if a goroutine was about to tell the node.
+	s.mu.Lock()
+	s.releasing, s.claims = true, []uint64{7, 8}
+	s.mu.Unlock()
+
+	over, cancel := context.WithCancel(soon(t))
+	cancel()
+	_, err = s.View(over, []byte("k"))
+	want(t, err, context.Canceled, "fetch")
+	room := cap(s.c.slots)
+	for range room - 1 {
+		s.c.slots <- struct{}{}
+	}
+	if _, err := s.View(soon(t), []byte("k")); err != nil {
+		t.Fatal(err)
+	}
+	for range room - 1 {
+		<-s.c.slots
+	}
+	if f := <-seen; f.t != wire.TypeFetch || len(s.claims) != 2 {
+		t.Fatalf("%v with a full table, %d claims are left", f, len(s.claims))
+	}
+	if _, err := s.View(soon(t), []byte("k")); err != nil {
+		t.Fatal(err)
+	}
+	if f := <-seen; f.t != wire.TypeRelease || len(f.claims) != 2 || f.claims[0] != 7 || f.claims[1] != 8 {
+		t.Errorf("%v came first", f)
+	}
+	if f := <-seen; f.t != wire.TypeFetch {
+		t.Errorf("%v came second", f)
+	}
+	s.release()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if len(seen) > 0 {
+		t.Errorf("%v came later", <-seen)
+	}
+}

@@ -337,6 +337,12 @@ func (p *Parser) used() int {
 // header parses the line at p.pos: one byte, which the caller has checked, and a
 // number.
 func (p *Parser) header(b []byte, tooLong, invalid ProtocolError) (int64, error) {
+	if n, size := shortHeader(b[p.pos:]); size > 0 {
+		p.searched += int64(size)
+		p.pos += size
+		p.seen = p.pos
+		return n, nil
+	}
 	end, err := p.find(b, '\r', tooLong)
 	if err != nil {
 		return 0, err
@@ -351,6 +357,24 @@ func (p *Parser) header(b []byte, tooLong, invalid ProtocolError) (int64, error)
 	}
 	p.pos, p.seen = end+2, end+2
 	return n, nil
+}
+
+// shortHeader parses a header of one digit, or two, which most are: its number, and
+// its size with the line end; 0 for any other. MaxInline is never so small that it would
+// say no.
+func shortHeader(b []byte) (n int64, size int) {
+	if len(b) < 5 {
+		return 0, 0
+	}
+	tens, ones := b[1]-'0', b[2]-'0'
+	switch {
+	case tens > 9:
+	case b[2] == '\r' && b[3] == '\n':
+		return int64(tens), 4
+	case tens > 0 && ones <= 9 && b[3] == '\r' && b[4] == '\n':
+		return int64(tens)*10 + int64(ones), 5
+	}
+	return 0, 0
 }
 
 // find returns the position of the first c at or behind p.pos. There must be one

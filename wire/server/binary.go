@@ -139,10 +139,13 @@ func (c *binaryConn) abort() {
 }
 
 func (c *binaryConn) feed(s *session, b []byte) (used int, err error) {
-	for used < len(b) {
+	for known := 0; used < len(b); known-- {
 		if c.left > 0 {
 			used += c.take(s, b[used:])
 			continue
+		}
+		if known <= 0 && c.stage == open {
+			known = c.lookAhead(s, b[used:])
 		}
 		n, err := c.frame(s, b[used:])
 		used += n
@@ -157,6 +160,24 @@ func (c *binaryConn) feed(s *session, b []byte) (used int, err error) {
 		}
 	}
 	return used, nil
+}
+
+// lookAhead begins to load what the GETs at the start of b will touch, so that the
+// cache misses of pipelined requests overlap. It returns how many frames it has
+// looked at: other ones, and frames that are not as they should be, end it.
+func (c *binaryConn) lookAhead(s *session, b []byte) (frames int) {
+	var keys [readAhead][]byte
+	for frames < readAhead {
+		h, payload, rest, err := wire.Next(b)
+		if err != nil || h.Type != wire.TypeGet || c.msgs.get.Parse(payload) != nil {
+			break
+		}
+		keys[frames] = c.msgs.get.Key
+		frames++
+		b = rest
+	}
+	s.h.Prefetch(keys[:frames])
+	return frames
 }
 
 // farewell tells the client why its connection ends.

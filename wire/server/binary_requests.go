@@ -110,12 +110,16 @@ func (c *binaryConn) reply(s *session, id uint64, st wire.Status) {
 
 // value answers with the block of a key.
 func (c *binaryConn) value(s *session, id uint64, key []byte) error {
-	v, ok := s.h.Get(key)
-	if !ok {
+	b, v, ok := s.out.get(s.h, key)
+	switch {
+	case !ok:
 		c.reply(s, id, wire.StatusMiss)
-		return nil
+	case v.Pieces() == 0:
+		s.out.text = append(wire.AppendValueHeader(s.out.text, id, uint64(len(b)), len(b), false), b...)
+	default:
+		return c.send(s, id, v)
 	}
-	return c.send(s, id, v)
+	return nil
 }
 
 // send answers with a claimed block. What fits one frame goes at once, others a
@@ -136,6 +140,14 @@ func (c *binaryConn) send(s *session, id uint64, v kvcr.View) error {
 	return nil
 }
 
+// warm is called before the i-th of keys is looked up, in order: their cache misses
+// overlap then.
+func warm(s *session, keys [][]byte, i int) {
+	if i%readAhead == 0 {
+		s.h.Prefetch(keys[i:])
+	}
+}
+
 func (c *binaryConn) delete(s *session, id uint64) {
 	out := &c.msgs.statuses
 	out.Statuses = out.Statuses[:0]
@@ -154,15 +166,19 @@ func (c *binaryConn) exists(s *session, id uint64) {
 	keys := c.msgs.exists.Keys
 	if c.msgs.exists.Mode == wire.ModePrefix {
 		n := 0
-		for n < len(keys) && s.h.Has(keys[n]) {
-			n++
+		for ; n < len(keys); n++ {
+			warm(s, keys, n)
+			if !s.h.Has(keys[n]) {
+				break
+			}
 		}
 		s.out.text = (&wire.Count{N: uint32(n)}).Append(s.out.text, id)
 		return
 	}
 	out := &c.msgs.statuses
 	out.Statuses = out.Statuses[:0]
-	for _, k := range keys {
+	for i, k := range keys {
+		warm(s, keys, i)
 		st := wire.StatusMiss
 		if s.h.Has(k) {
 			st = wire.StatusOK
@@ -203,7 +219,8 @@ func (c *binaryConn) fetch(s *session, id uint64) {
 		limit = c.shm.claims
 	}
 	before, lent, coming := len(c.claims), uint64(0), c.advised.claims()
-	for _, k := range c.msgs.fetch.Keys {
+	for i, k := range c.msgs.fetch.Keys {
+		warm(s, c.msgs.fetch.Keys, i)
 		g := wire.Claim{Status: wire.StatusMiss, Pool: wire.NoPool}
 		if len(c.claims)+coming >= limit {
 			g.Status = wire.StatusBusy

@@ -11,6 +11,8 @@ type outbox struct {
 	segs []segment
 	mark int // text up to here is in segs
 	size int // bytes in segs
+
+	short [lendFrom - 1]byte // see get
 }
 
 // segment is a part of the stream: text[lo:hi], or a block under a claim.
@@ -23,6 +25,14 @@ type segment struct {
 // lendFrom is the size in bytes from which a block is written from the arena.
 // Below, a copy into the text costs less than another part of a gathering write.
 const lendFrom = 2 << 10
+
+// get looks a key up for one answer: what the outbox would copy anyway it may have
+// without a claim, which it returns as b, to be appended to the text. Otherwise the
+// block is v, for add.
+func (o *outbox) get(h *kvcr.Handle, key []byte) (b []byte, v kvcr.View, ok bool) {
+	n, v, ok := h.GetOrCopy(o.short[:], key)
+	return o.short[:n], v, ok
+}
 
 // add appends a claimed block and takes over its claim.
 func (o *outbox) add(v kvcr.View) {

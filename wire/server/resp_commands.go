@@ -126,13 +126,17 @@ func (c *respConn) badKey(s *session, k []byte) bool {
 
 // value appends the block of a key, or null.
 func (c *respConn) value(s *session, key []byte) {
-	v, ok := s.h.Get(key)
-	if !ok {
+	b, v, ok := s.out.get(s.h, key)
+	switch {
+	case !ok:
 		s.out.text = resp.AppendNull(s.out.text, c.proto)
 		return
+	case v.Pieces() == 0:
+		s.out.text = append(resp.AppendBulkHeader(s.out.text, len(b)), b...)
+	default:
+		s.out.text = resp.AppendBulkHeader(s.out.text, v.Len())
+		s.out.add(v)
 	}
-	s.out.text = resp.AppendBulkHeader(s.out.text, v.Len())
-	s.out.add(v)
 	s.out.text = resp.AppendCRLF(s.out.text)
 }
 
