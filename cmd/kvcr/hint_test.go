@@ -119,7 +119,7 @@ func TestHint(t *testing.T) {
 		{"too large", []string{"-"}, strings.Repeat(" ", wire.MaxPayload), ``, fmt.Sprintf("at most %d bytes", wire.MaxPayload-3), 1},
 		{"no file", []string{filepath.Join(t.TempDir(), "none")}, "", ``, "no such file", 1},
 		{"half a msgpack shown", []string{envelopeFile(t, packed[:20]), "--show"}, "", ``, "EOF", 1},
-		{"unreachable", []string{"--do", "evict", "--hashes", "1", "--addr=127.0.0.1:1"}, "", ``, "127.0.0.1:1: connection lost", 1},
+		{"unreachable", []string{"--do", "evict", "--hashes", "1", "--addr=127.0.0.1:1"}, "", ``, "no node listens at 127.0.0.1:1", 1},
 		{"no such namespace", []string{"--do", "evict", "--hashes", "1", "--namespace", "other"}, "", ``, "no such namespace", 1},
 
 		{"says nothing", nil, "", ``, "Give a file, - for standard input, or --do", 2},
