@@ -46,7 +46,7 @@ func (f *deviceFetch) direct(ctx context.Context, h *Handle, absent []int) (rest
 	t := newFetching(e, h.ns, op, keys, targets, opt)
 	t.spans = spans
 	if !t.plan(ask) { // no source is to be asked for them
-		t.cancel()
+		t.aborted.Store(true)
 		return absent, wait
 	}
 	t.begin()

@@ -130,7 +130,7 @@ func (e *Engine) fetchAbsent(ns *namespace, op *Op, keys [][]byte, absent []int,
 			f.begin()
 			return
 		}
-		f.cancel()
+		f.aborted.Store(true)
 	}
 	switch {
 	case len(absent) == 0:

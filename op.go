@@ -112,6 +112,7 @@ type Op struct {
 	results []Result
 	settled []bool
 	left    int
+	aborted bool // Abort was called while answers were open
 	// hook sees each answer before anybody else does; nil: nothing does. It runs
 	// under mu: it must not touch the Op, nor block.
 	hook func(i int, r Result)
@@ -217,6 +218,7 @@ func (o *Op) Prefix() (n int) {
 func (o *Op) Abort() bool {
 	o.mu.Lock()
 	open, aborts := o.left > 0, o.aborts
+	o.aborted = o.aborted || open
 	o.mu.Unlock()
 	for _, f := range aborts {
 		f()
@@ -224,14 +226,18 @@ func (o *Op) Abort() bool {
 	return open
 }
 
-// onAbort has Abort call f.
+// onAbort has Abort call f; when it was called already, that is now.
 func (o *Op) onAbort(f context.CancelFunc) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	if o.aborts == nil {
 		o.aborts = o.abort[:0]
 	}
 	o.aborts = append(o.aborts, f)
+	late := o.aborted
+	o.mu.Unlock()
+	if late {
+		f()
+	}
 }
 
 // onLanded has f hear of each answer from here on, after it.

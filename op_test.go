@@ -38,3 +38,23 @@ func TestOpDone(t *testing.T) {
 		}
 	}
 }
+
+// Who is to hear of Abort hears of one that came before.
+func TestAbortBeforeAnybodyHears(t *testing.T) {
+	heard := 0
+	hear := func() { heard++ }
+	o := newOp(1)
+	o.onAbort(hear)
+	if !o.Abort() || heard != 1 {
+		t.Fatalf("heard %d times", heard)
+	}
+	if o.onAbort(hear); heard != 2 {
+		t.Errorf("heard %d times, want another", heard)
+	}
+	over := newOp(1)
+	over.settle(0, Result{})
+	over.Abort()
+	if over.onAbort(hear); heard != 2 {
+		t.Error("an Op that is over is aborted")
+	}
+}

@@ -102,10 +102,14 @@ func (l *link) release() {
 	l.run()
 }
 
+// heldEvents is how many events wait for release at most: several connections may hold
+// in turn, so that there is always one that does.
+const heldEvents = 256
+
 // run runs the machine until there are no events left, unless somebody else does or
 // will. It is called with mu held, and gives it up.
 func (l *link) run() {
-	if l.running || l.held > 0 || len(l.queue) == 0 {
+	if l.running || l.held > 0 && len(l.queue) < heldEvents || len(l.queue) == 0 {
 		l.mu.Unlock()
 		return
 	}

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -213,15 +214,19 @@ func (d *streamDest) Down() {
 			delete(d.posts, id)
 		}
 	}
+	var open []net.Conn
 	for _, st := range d.streams {
 		if st.nc != nil {
-			st.nc.Close() // its reader answers for what it reads
+			open = append(open, st.nc)
 			if !st.alive {
 				st.nc = nil
 			}
 		}
 	}
 	d.mu.Unlock()
+	for _, nc := range open { // without the lock: Close waits for a read that has begun
+		nc.Close() // its reader answers for what it reads
+	}
 	d.cancel()
 	for _, id := range lost {
 		d.s.Event(Landed{id.op, id.index, wire.StatusLost})

@@ -99,10 +99,10 @@ func (st *inStream) run() {
 			}
 		}
 		err := st.read()
-		st.letGo()
 		if err == nil {
 			return // nothing is posted, and alive is false
 		}
+		st.letGo()
 		d.s.node.log.Debug("a payload connection is lost", "err", err)
 		if d.lost != nil {
 			d.lost(err)
@@ -197,7 +197,13 @@ func (st *inStream) readv(most int) (n int, err error) {
 		st.part[0] = st.into[0][:most]
 		st.into = st.part[:]
 	}
-	err = st.raw.Read(st.attempt)
+	for {
+		err = st.raw.Read(st.attempt)
+		if err != nil || st.err != unix.EAGAIN {
+			break
+		}
+		st.letGo() // nobody waits for what may take long
+	}
 	switch {
 	case err != nil:
 		return 0, err
@@ -212,13 +218,14 @@ func (st *inStream) readv(most int) (n int, err error) {
 	return st.n, nil
 }
 
-// try is one attempt of readv. False: there is nothing to read yet.
+// try is one attempt of readv. False: there is nothing to read yet, and that may take
+// as long as it likes. It must call nobody, since whoever closes the connection waits
+// for it, perhaps with locks.
 func (st *inStream) try(fd uintptr) bool {
 	for {
 		st.n, st.err = unix.Readv(int(fd), st.into)
 		if st.err == unix.EAGAIN {
-			st.letGo() // nobody waits for what may take long
-			return false
+			return st.held > 0
 		}
 		if st.err != unix.EINTR {
 			return true
@@ -239,6 +246,7 @@ func (st *inStream) readHead() (done bool, err error) {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return false, err
 		}
+		st.letGo() // before another goroutine may be the reader
 		d.mu.Lock()
 		if st.have == 0 && len(d.posts) == 0 && !d.down && time.Since(d.idle) >= linger {
 			st.alive = false
@@ -271,6 +279,9 @@ func (st *inStream) block() error {
 	}
 	if m.Size > maxBlock {
 		return fmt.Errorf("a block of %d bytes", m.Size)
+	}
+	if m.Size > heldMost {
+		st.letGo() // it may take long to come
 	}
 	d := st.d
 	id := item{OpID(h.ID), int(m.Index)}
