@@ -256,10 +256,11 @@ func TestResolveReconnects(t *testing.T) {
 			return
 		}
 		a.mu.Lock()
-		defer a.mu.Unlock()
 		for c := range a.controls {
 			go c.close()
 		}
+		a.mu.Unlock()
+		time.Sleep(20 * time.Millisecond) // so that the answer comes too late
 	}
 	a = openNode(t, src, withResolver(r))
 	b := openNode(t, newTable(t, 1, 1, false), func(c *Config) { c.ResolveTimeout = 20 * time.Second })
