@@ -92,7 +92,7 @@ func (b Bar) judge(better Better, answers []standing) (j Judgement) {
 		return j
 	case b.HasLimit:
 		j.Got, j.Outcome = Number(us.value), Reached
-		if better == Higher && us.value < b.Limit || better != Higher && us.value > b.Limit {
+		if better == Higher && !(us.value >= b.Limit) || better != Higher && !(us.value <= b.Limit) { // no number, either
 			j.Outcome = Missed
 			switch {
 			case b.Limit == 0:
@@ -224,11 +224,13 @@ func Judge(rows []Row) (out []Judgement) {
 			j.Suite, j.What, j.Rough = suite, strings.TrimPrefix(what, suite+" "), rough[suite]
 			out = append(out, j)
 		}
+		judged := map[Unmeasured]bool{} // without a reason: another file's run may not have measured it
 		for _, r := range rows {
 			if r.Suite != suite || r.Impl != ours {
 				continue
 			}
 			for _, b := range r.Bars {
+				judged[Unmeasured{What: r.Title(), Bar: b.asks(r.Better)}] = true
 				add(b.judge(r.Better, answers[r.Title()]), r.Title())
 			}
 		}
@@ -241,6 +243,9 @@ func Judge(rows []Row) (out []Judgement) {
 				continue // page and comparison say so
 			}
 			for _, u := range c.Unmeasured {
+				if judged[Unmeasured{What: u.What, Bar: u.Bar}] {
+					continue
+				}
 				add(Judgement{Bar: u.Bar, Outcome: NotMeasured, Got: u.Why}, u.What)
 			}
 		}

@@ -126,7 +126,7 @@ func (c *benchCmd) Run(e *env, k *kong.Context, args commandLine) error {
 	if errors.As(err, new(*bench.OptionError)) {
 		return usageError{err}
 	}
-	if len(rep.Results) > 0 {
+	if len(rep.Results)+len(rep.Absent) > 0 {
 		if c.JSON != "-" {
 			err = errors.Join(err, rep.WriteText(e.stdout))
 			e.printf("took %v\n", rep.Conditions.Took.Round(time.Second/10))

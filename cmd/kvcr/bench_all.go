@@ -54,11 +54,13 @@ func (benchAllCmd) Run(e *env, root *cli, k *kong.Context) error {
 	var rows []bench.Row
 	suites := suitesOf(k.Model.Node)
 	times := [][]string{{"suite", "took", ""}}
+	var cut []string // suites that did not come to their end
 	began := time.Now()
 	for i, s := range suites {
 		if ctx.Err() != nil {
 			errs = append(errs, fmt.Errorf("%s: not begun: %w", s.Name, context.Cause(ctx)))
 			times = append(times, []string{s.Name, "", "not begun"})
+			cut = append(cut, s.Name)
 			continue
 		}
 		if !c.Quiet {
@@ -75,6 +77,7 @@ func (benchAllCmd) Run(e *env, root *cli, k *kong.Context) error {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", s.Name, err))
 			end = "ended early"
+			cut = append(cut, s.Name)
 		}
 		times = append(times, []string{s.Name, time.Since(suiteBegan).Round(time.Second / 10).String(), end})
 	}
@@ -84,7 +87,11 @@ func (benchAllCmd) Run(e *env, root *cli, k *kong.Context) error {
 		errs = append(errs, bench.WriteColumns(e.stdout, "lrl", times))
 		e.printf("\n")
 	}
-	return errors.Join(append(errs, c.bars(e, rows), c.output(e, rows, old))...)
+	errs = append(errs, c.bars(e, rows))
+	if len(cut) > 0 && c.JSON != "-" {
+		e.printf("incomplete: bars that %s did not come to are not among these\n", strings.Join(cut, ", "))
+	}
+	return errors.Join(append(errs, c.output(e, rows, old))...)
 }
 
 // shortAmongAll is a suite that takes flags of its own where all suites run.

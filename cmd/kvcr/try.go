@@ -80,6 +80,14 @@ func tryNode(ctx context.Context, e *env, cl cache, addr string, size int) error
 		}
 		return err
 	}
+	gone := false
+	defer func() {
+		if !gone { // nothing is left behind, whatever went wrong
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			_, _ = cl.Delete(ctx, key) // what went wrong is the answer
+		}
+	}()
 	e.printf("  %-8s %-8v %s under that key\n", "stored", rounded(time.Since(began)), formatSize(int64(size)))
 
 	took, back, ok, err := timedGet(ctx, cl, key)
@@ -105,6 +113,7 @@ func tryNode(ctx context.Context, e *env, cl cache, addr string, size int) error
 	if sts[0] != wire.StatusOK && sts[0] != wire.StatusMiss {
 		return fmt.Errorf("delete %q: %v", key, sts[0])
 	}
+	gone = true
 	e.printf("  %-8s the block; the counters stay\n", "removed")
 	e.printf("the node counts %s (%d before) and %s (%d before)\n",
 		plural(after.Engine.Counts.Hits, "hit", "hits"), before.Engine.Counts.Hits,

@@ -539,7 +539,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // EndClaims ends the claims of processes on this host that still read blocks in place
 // after Shutdown. Call it when the engine is closed: then nothing writes to their memory
 // any more, so that they read what they have claimed for as long as they live. The
-// engine's first Close says that these Views are out, one after EndClaims no longer.
+// engine's first Close says that these Views are out; one after EndClaims does not, if
+// nothing else is.
 func (s *Server) EndClaims() { s.sharing.forget() }
 
 func (s *Server) cutOffAll() {
