@@ -83,7 +83,7 @@ type descriptions struct {
 
 func (d *descriptions) init(cfg TableConfig) error {
 	if cfg.MaxPending == 0 {
-		cfg.MaxPending = 16 << 10
+		cfg.MaxPending = 64 << 10
 	}
 	if cfg.PendingAge == 0 {
 		cfg.PendingAge = time.Minute

@@ -127,6 +127,24 @@ func TestPendingIsBounded(t *testing.T) {
 	}
 }
 
+// An engine may be ahead of who reads its events by as many as a subscription holds.
+func TestDescriptionsOutlastLateEvents(t *testing.T) {
+	const ahead = 1 << 16
+	tab := table(t, nil)
+	d := Description{Tokens: []uint32{1, 2, 3}, BlockSize: 3}
+	for i := range uint64(ahead) {
+		if err := tab.Describe("a", digestOf(i, 1), d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range uint64(ahead) {
+		tab.Stored("a", digestOf(i, 1), dram)
+	}
+	if s := tab.Stats(); s.Described != ahead || s.Expired != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // Beyond MaxTokenBytes a description keeps its local hash and loses its tokens.
 func TestTokensAreBounded(t *testing.T) {
 	tab := table(t, func(cfg *TableConfig) { cfg.MaxTokenBytes = 128 << 10 })

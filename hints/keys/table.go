@@ -19,7 +19,9 @@ type TableConfig struct {
 	MaxKeys int
 	// MaxPending caps the descriptions of blocks that are not resident, those that the
 	// host has told and those of peers each, and PendingAge how long one is kept:
-	// beyond either the oldest are dropped. Default 16,384 and one minute.
+	// beyond either the oldest are dropped. Default 65,536, which is how many events of
+	// an engine may wait for who reads them: what is described in time keeps its
+	// description also when its event is heard late. PendingAge: one minute.
 	MaxPending int
 	PendingAge time.Duration
 	// MaxTokenBytes caps the memory for the token ids of described blocks. Beyond
