@@ -28,28 +28,36 @@ func TestHintsSmoke(t *testing.T) {
 	}
 }
 
+// publishingTo returns an engine for so many chains, and one who has subscribed to it,
+// until the test ends.
+func publishingTo(t *testing.T, ctx context.Context, chains int) (*publishing, subscriber) {
+	t.Helper()
+	p, err := newPublishing(ctx, chains*publishChain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	sub, err := openIndexSubscriber(p.pub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sub.close() })
+	if err := p.subscribed(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	return p, sub
+}
+
 // What an engine holds is what its subscribers have heard of.
 func TestPublishing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), publishWait)
 	defer cancel()
 	const chains = 4
-	p, err := newPublishing(ctx, chains*publishChain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := p.close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	sub, err := openIndexSubscriber(p.pub)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sub.close()
-	if err := p.subscribed(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
+	p, sub := publishingTo(t, ctx, chains)
 	for n := range chains {
 		if err := p.deposit(n); err != nil {
 			t.Fatal(err)

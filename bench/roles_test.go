@@ -44,23 +44,7 @@ func begins(s *profile.Sample) string {
 func TestGoroutinesHaveRoles(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	p, err := newPublishing(ctx, 4*publishChain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := p.close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	sub, err := openIndexSubscriber(p.pub)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sub.close()
-	if err := p.subscribed(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
+	publishingTo(t, ctx, 4)
 	peers, err := (&peerSuite{PeerOptions: briefly(Options{}), dir: t.TempDir()}).open(ctx, routeStream, "tcp", 64<<10, 4, 1)
 	if err != nil {
 		t.Fatal(err)
