@@ -63,6 +63,6 @@ echo
 echo '== what the node says'
 fetch() { if command -v curl >/dev/null; then curl -fsS "$1"; else wget -qO- "$1"; fi; }
 if command -v curl >/dev/null || command -v wget >/dev/null; then
-  fetch "${page}metrics" | grep -E '^kvcr_(commands_total|cache_hits_total|cache_misses_total|hits_total|misses_total|sent_bytes_total|connections_accepted_total)' || true
+  fetch "${page}metrics" | grep -E '^kvcr_(commands_total|cache_hits_total|cache_misses_total|hits_total|misses_total|sent_bytes_total|connections_accepted_total)' | grep -v ' 0$' || true
 fi
 echo "while a node runs, its page shows this live: $page"
