@@ -285,7 +285,7 @@ func TestRestartThatAnswersLate(t *testing.T) {
 	live.aim(fresh.Endpoint())
 	live.cut()
 	eventually(t, "it connects and has asked in vain", func() bool {
-		return fresh.Stats().Subscribers == 1 && c.Stats().Replays >= asked+2
+		return fresh.Stats().Subscribers == 1 && c.Stats().Replays > asked
 	})
 	replay.aim(fresh.ReplayEndpoint())
 	publish(t, fresh, store("", 0, 13))

@@ -78,9 +78,10 @@ func (c *Consumer) catchUp(conn uint64) {
 		if !same {
 			c.restarted(s)
 		}
-		if sure {
-			s.sure = max(s.sure, conn)
+		if !sure {
+			return // what it answers next may be another's: the next live batch asks again
 		}
+		s.sure = max(s.sure, conn)
 	}
 	from := uint64(0)
 	if s != nil {
