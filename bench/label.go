@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"runtime/pprof"
+
+	"github.com/kvcr-go/kvcr/internal/role"
 )
 
 // A profile's samples say who was at work: the label suite, and role, which is
@@ -16,7 +18,7 @@ import (
 // the runtime does on goroutines of its own is collector, scheduler or runtime.
 const (
 	labelSuite = "suite"
-	labelRole  = "role"
+	labelRole  = role.Label
 )
 
 // roleClient is that of whoever issues what is measured.

@@ -133,7 +133,10 @@ var (
 )
 
 // spawn runs f on a goroutine that Close waits for. False: the node is closing.
-func (n *Node) spawn(f func()) bool {
+func (n *Node) spawn(f func()) bool { return n.spawnAs(roleWork, f) }
+
+// spawnAs is spawn for a goroutine with a role of its own.
+func (n *Node) spawnAs(r role.Role, f func()) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ended {
@@ -142,7 +145,7 @@ func (n *Node) spawn(f func()) bool {
 	n.work.Add(1)
 	go func() {
 		defer n.work.Done()
-		roleWork.Run(f)
+		r.Run(f)
 	}()
 	return true
 }

@@ -164,7 +164,7 @@ func (r *streamSource) startLocked() {
 		if st.busy {
 			continue
 		}
-		if !r.s.node.spawn(func() { roleStream.Run(st.run) }) {
+		if !r.s.node.spawnAs(roleStream, st.run) {
 			return
 		}
 		st.busy = true
@@ -234,7 +234,7 @@ func (st *outStream) now() {
 		return true
 	})
 	if err = errors.Join(err, failed); err == nil && len(st.bufs) > 0 {
-		if st.src.s.node.spawn(func() { roleStream.Run(st.rest) }) {
+		if st.src.s.node.spawnAs(roleStream, st.rest) {
 			return
 		}
 		err = ErrClosed

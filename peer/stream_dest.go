@@ -82,7 +82,7 @@ func (d *streamDest) Post(p Post, _ string) {
 func (d *streamDest) wakeLocked() {
 	for _, st := range d.streams {
 		if !st.alive {
-			st.alive = d.s.node.spawn(func() { roleStream.Run(st.run) })
+			st.alive = d.s.node.spawnAs(roleStream, st.run)
 		}
 	}
 }

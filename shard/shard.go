@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvcr-go/kvcr/arena"
 	"github.com/kvcr-go/kvcr/internal/own"
+	"github.com/kvcr-go/kvcr/internal/role"
 	"github.com/kvcr-go/kvcr/ring"
 	"github.com/kvcr-go/kvcr/shard/evict"
 )
@@ -150,7 +151,7 @@ func New(c Config) (*Shard, error) {
 		return nil, err
 	}
 	s.ledger.init()
-	labels := pprof.Labels("role", "owner", "shard", c.Name+"/"+strconv.Itoa(c.Number))
+	labels := pprof.Labels(role.Label, "owner", "shard", c.Name+"/"+strconv.Itoa(c.Number))
 	go pprof.Do(context.Background(), labels, func(context.Context) { s.own() })
 	return s, nil
 }

@@ -9,10 +9,8 @@ package ucx
 import "C"
 
 import (
-	"context"
 	"os"
 	"runtime"
-	"runtime/pprof"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -20,6 +18,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvcr-go/kvcr/internal/role"
 )
 
 const (
@@ -34,6 +34,9 @@ const (
 	// dispatchBatch completions are taken out under one hold of the lock.
 	dispatchBatch = 64
 )
+
+// roleWorker is that of a worker's goroutine, in profiles.
+var roleWorker = role.New("ucx")
 
 // Worker drives operations. Its methods may be called from any goroutine.
 type Worker struct {
@@ -108,7 +111,7 @@ func (c *Context) NewWorker(o WorkerOptions) (*Worker, error) {
 		w.epFree[i] = uint32(o.MaxEndpoints - 1 - i)
 	}
 	w.look = w.lookAt
-	go pprof.Do(context.Background(), pprof.Labels("role", "ucx"), func(context.Context) { w.run() })
+	go roleWorker.Run(w.run)
 	return w, nil
 }
 

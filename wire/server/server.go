@@ -22,6 +22,7 @@ import (
 	"github.com/kvcr-go/kvcr/hints/publish"
 	"github.com/kvcr-go/kvcr/internal/gnetlog"
 	"github.com/kvcr-go/kvcr/internal/listen"
+	"github.com/kvcr-go/kvcr/internal/role"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -221,17 +222,20 @@ func Start(opt Options) (_ *Server, err error) {
 	}
 	for _, l := range s.listeners {
 		s.accepting.Add(1)
-		go withRole("accept", func() { s.accept(l) })
+		go roleAccept.Run(func() { s.accept(l) })
 	}
 	s.accepting.Add(1)
-	go withRole("timeouts", s.watch)
+	go roleTimeouts.Run(s.watch)
 	return s, nil
 }
 
-// withRole runs f with a label that profiles show.
-func withRole(role string, f func()) {
-	pprof.Do(context.Background(), pprof.Labels("role", role), func(context.Context) { f() })
-}
+// What goroutines of a server are for, in profiles.
+var (
+	roleAccept       = role.New("accept")
+	roleTimeouts     = role.New("timeouts")
+	roleWriter       = role.New("writer")
+	roleSubscription = role.New("subscription")
+)
 
 func (s *Server) listen() error {
 	for i, addr := range append(append([]string(nil), s.opt.RESP...), s.opt.Binary...) {
@@ -445,7 +449,7 @@ func (s *Server) loopOf(el gnet.EventLoop) *loop {
 		l = &loop{handles: map[string]*kvcr.Handle{}}
 		s.byLoop[el] = l
 		// gnet starts its goroutines itself; this one is the loop's.
-		pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("role", "event-loop", "loop", strconv.Itoa(len(s.byLoop)-1))))
+		pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(role.Label, "event-loop", "loop", strconv.Itoa(len(s.byLoop)-1))))
 	}
 	return l
 }

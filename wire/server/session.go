@@ -306,7 +306,7 @@ func (s *session) startWriter() error {
 	}
 	s.writing = true
 	s.srv.work.Add(1)
-	go withRole("writer", s.write)
+	go roleWriter.Run(s.write)
 	return nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/kvcr-go/kvcr"
-	"github.com/kvcr-go/kvcr/internal/role"
 	"github.com/kvcr-go/kvcr/wire"
 )
 
@@ -50,9 +49,6 @@ func (c *binaryConn) subscribe(s *session, id uint64, payload []byte) error {
 	c.begin(s, id, func(sub *subscription) wire.Status { return sub.run(source, namespace) })
 	return nil
 }
-
-// roleSubscription is that of a goroutine that sends a subscriber what happens.
-var roleSubscription = role.New("subscription")
 
 // begin has a goroutine run a subscription, which ends with the status that run returns.
 func (c *binaryConn) begin(s *session, id uint64, run func(*subscription) wire.Status) {
