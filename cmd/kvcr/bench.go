@@ -46,7 +46,7 @@ type benchCmd struct {
 	Plan   benchPlanCmd   `cmd:"" help:"The planner over its 15 fixtures, a process for each sample; lookups beside events; the planner beside its oracle."`
 	Scale  benchScaleCmd  `cmd:"" help:"A router and up to a thousand nodes in virtual time: how the cost of a request grows with nodes, blocks and requests."`
 
-	All benchAllCmd `cmd:"" help:"All suites, each in a process of its own, and what became of every bar. An estimated 75 minutes on two processors, half an hour of it the engine suite; with --quick at most 10 minutes."`
+	All benchAllCmd `cmd:"" help:"All suites, each in a process of its own, and what became of every bar. With --runs 3 it took 39 minutes on two processors, a third of it the engine suite; with --quick at most 10."`
 
 	Suites       benchListCmd    `cmd:"" default:"1" help:"List the suites."`
 	FromStored   benchStoredCmd  `cmd:"" name:"report" help:"Say what became of every bar, make the page, or compare, from stored results."`

@@ -54,13 +54,11 @@ func (benchAllCmd) Run(e *env, root *cli, k *kong.Context) error {
 	var rows []bench.Row
 	suites := suitesOf(k.Model.Node)
 	times := [][]string{{"suite", "took", ""}}
-	var cut []string // suites that did not come to their end
 	began := time.Now()
 	for i, s := range suites {
 		if ctx.Err() != nil {
 			errs = append(errs, fmt.Errorf("%s: not begun: %w", s.Name, context.Cause(ctx)))
 			times = append(times, []string{s.Name, "", "not begun"})
-			cut = append(cut, s.Name)
 			continue
 		}
 		if !c.Quiet {
@@ -77,9 +75,14 @@ func (benchAllCmd) Run(e *env, root *cli, k *kong.Context) error {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", s.Name, err))
 			end = "ended early"
-			cut = append(cut, s.Name)
 		}
 		times = append(times, []string{s.Name, time.Since(suiteBegan).Round(time.Second / 10).String(), end})
+	}
+	var cut []string // suites that did not come to their end
+	for _, t := range times {
+		if t[2] != "" {
+			cut = append(cut, t[0])
+		}
 	}
 	times = append(times, []string{"all", time.Since(began).Round(time.Second / 10).String(), ""})
 	if c.JSON != "-" {

@@ -21,7 +21,7 @@ const defaultNode = "127.0.0.1:7370"
 
 // nodeAddr is how the client commands reach a node.
 type nodeAddr struct {
-	Addr       string        `default:"127.0.0.1:7370" env:"KVCR_NODE" help:"The node: host:port or unix:path of its binary protocol."`
+	Addr       string        `default:"${node}" env:"KVCR_NODE" help:"The node: host:port or unix:path of its binary protocol."`
 	Namespace  string        `help:"Namespace; the node's first if empty."`
 	SecretFile string        `placeholder:"FILE" help:"File with the node's secret."`
 	Timeout    time.Duration `default:"10s" help:"Time for the whole command."`

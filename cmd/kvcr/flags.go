@@ -36,7 +36,7 @@ type engineFlags struct {
 // nodeFlags are the settings of serve as flags.
 type nodeFlags struct {
 	Resp             *string `group:"Node" placeholder:"ADDR,..." help:"Addresses for RESP clients (127.0.0.1:6380)."`
-	Listen           *string `group:"Node" placeholder:"ADDR,..." help:"Addresses for binary clients (127.0.0.1:7370)."`
+	Listen           *string `group:"Node" placeholder:"ADDR,..." help:"Addresses for binary clients (${node})."`
 	Http             *string `group:"Node" placeholder:"ADDR" help:"Status page, health, metrics (127.0.0.1:7380)."`
 	Public           *string `group:"Node" placeholder:"BOOL" help:"Allow other addresses than loopback without a secret."`
 	HttpPublic       *string `group:"Node" placeholder:"BOOL" help:"The same for HTTP."`

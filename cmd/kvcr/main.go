@@ -77,6 +77,7 @@ func newParser(e *env, args []string, end func(code int)) *kong.Kong {
 		kong.Description("KVCR keeps KV-cache blocks in reserved memory and lends them without copying."),
 		kong.Writers(e.stdout, e.stderr),
 		kong.Exit(end),
+		kong.Vars{"node": defaultNode},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Bind(e, commandLine(args)))
 	if err != nil {

@@ -17,7 +17,7 @@ var nodeSettings = []setting{
 		c.node.RESP = list(v)
 		return nil
 	}},
-	{"listen", "127.0.0.1:7370", "addresses for clients of the binary protocol; empty for none", func(c *engineConfig, v string) error {
+	{"listen", defaultNode, "addresses for clients of the binary protocol; empty for none", func(c *engineConfig, v string) error {
 		c.node.Binary = list(v)
 		return nil
 	}},
